@@ -1,0 +1,32 @@
+"""The resolved config of every run, beside its curves; it reruns as is."""
+
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+
+class SavedConfig(SaveConfigCallback):
+    """Writes ``config.yaml`` (``config_validate.yaml`` and so on for other commands) into the run's folder.
+
+    A second start in the same folder keeps an earlier, different config as ``config_<n>.yaml``.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write the file once, on rank 0."""
+        log_dir = trainer.log_dir  # a collective: it is broadcast
+        if self.already_saved or log_dir is None:
+            return
+        self.already_saved = True
+        if not trainer.is_global_zero:
+            return
+        text = self.parser.dump(self.config, skip_none=False)
+        stem = "config" if stage == "fit" else f"config_{stage}"
+        path = Path(log_dir) / f"{stem}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            number = 1
+            while (earlier := path.with_name(f"{stem}_{number}.yaml")).exists():
+                number += 1
+            path.replace(earlier)
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,89 @@
+"""The table at the end of a run: what changed, how long it took, where to look."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from bapo_lightning.datamodule import ReplayDataModule
+from bapo_lightning.module import PolicyModule
+
+
+@dataclass(frozen=True)
+class _PhaseRow:
+    """Means over the updates of one phase, all ranks together."""
+
+    success: float | None
+    entropy: float | None
+    value_share: float | None
+    low: float | None
+    high: float | None
+
+
+class RunSummary(Callback):
+    """Prints the first and the last phase of this run side by side when it ends."""
+
+    def __init__(self) -> None:
+        self._started = 0.0
+        self._first: _PhaseRow | None = None
+        self._last: _PhaseRow | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self._started = time.monotonic()
+        self._first = self._last = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take down the phase from what was logged for it."""
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(datamodule, ReplayDataModule)
+
+        def mean(tag: str) -> float | None:
+            value = trainer.callback_metrics.get(tag)
+            return None if value is None else float(value)
+
+        self._last = _PhaseRow(
+            success=datamodule.phase_metrics.get("rollout/success"),
+            entropy=mean("policy/entropy"),
+            value_share=mean("balance/value_share"),
+            low=mean("clip/bound_low"),
+            high=mean("clip/bound_high"),
+        )
+        self._first = self._first or self._last
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the table on rank 0."""
+        if trainer.is_global_zero and self._first is not None and self._last is not None:
+            assert isinstance(pl_module, PolicyModule)
+            print(self._render(trainer, type(pl_module.clipping).__name__, self._first, self._last), flush=True)
+
+    def _render(self, trainer: Trainer, strategy: str, first: _PhaseRow, last: _PhaseRow) -> str:
+        rows = [
+            ("success rate", first.success, last.success),
+            ("entropy (nats)", first.entropy, last.entropy),
+            ("positive share", first.value_share, last.value_share),
+            ("c_low", first.low, last.low),
+            ("c_high", first.high, last.high),
+        ]
+        minutes = (time.monotonic() - self._started) / 60
+        lines = ["", f"{strategy}, {trainer.global_step} updates", f"{'':<16}{'first phase':>12}{'last phase':>12}"]
+        lines += [f"{name:<16}{_number(before):>12}{_number(after):>12}" for name, before, after in rows]
+        lines.append(f"{'minutes':<16}{'':>12}{minutes:>12.1f}")
+        if trainer.log_dir is not None:
+            lines += [
+                "",
+                f"run:          {trainer.log_dir}",
+                f"TensorBoard:  tensorboard --logdir {_root(trainer.log_dir)}",
+            ]
+        return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _root(log_dir: str) -> Path:
+    """The folder that holds runs side by side: two above ``runs/<name>/version_<k>``."""
+    parents = Path(log_dir).parents
+    return parents[1] if len(parents) > 2 else Path(log_dir)

@@ -1,0 +1,354 @@
+"""The DataModule: prompts → rollouts → buffer → loader. It owns all data state of a run."""
+
+import hashlib
+import time
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from bapo_lightning.advantages import AdvantageEstimator, GroupAdvantage
+from bapo_lightning.answering import Answer, AnswerRequest, answer
+from bapo_lightning.collection import (
+    EncodedPrompt,
+    GroupRequest,
+    assign_advantages,
+    gather,
+    rollout_metrics,
+    sample_groups,
+    score,
+)
+from bapo_lightning.errors import InputError
+from bapo_lightning.evaluation import Benchmark
+from bapo_lightning.replay import PhaseLoader, ReplayBuffer, rank_share, update_order
+from bapo_lightning.rewards import MathReward, Reward
+from bapo_lightning.rollout import HFEngine, RolloutEngine
+from bapo_lightning.seeding import generator
+from bapo_lightning.tasks import PromptSource, encode_prompt
+from bapo_lightning.types import SamplingSettings, TokenBatch, Trajectory
+
+if TYPE_CHECKING:
+    from bapo_lightning.module import PolicyModule
+
+ANSWERS_PER_BATCH = 256
+"""Responses handed to the engine at a time in evaluation; the engine cuts them into batches of its own."""
+
+
+class ReplayDataModule(LightningDataModule):
+    """Rolls out, scores, buffers and deals mini-batches. One Lightning epoch is one rollout phase.
+
+    Args:
+        task: Where prompts come from.
+        engine: What samples; None is `HFEngine`.
+        reward: What scores responses; None is `MathReward`.
+        advantage: Turns rewards into advantages; None is `GroupAdvantage` (GRPO).
+        buffer: Keeps groups over phases; None keeps the present phase only. With a larger buffer each phase trains on
+            ``groups_per_phase`` groups drawn from it, fresh and older ones alike.
+        sampling: Temperature and token limit of training rollouts.
+        group_size: Responses a prompt, ≥ 2: the group is its own baseline.
+        groups_per_phase: Prompts sampled a phase, over all ranks.
+        groups_per_update: Prompts in one optimizer step, over all ranks; divides ``groups_per_phase`` and is a multiple
+            of the number of ranks.
+        inner_epochs: Times a phase's data is gone through, ≥ 1. The staleness of the last update of a phase is
+            ``groups_per_phase / groups_per_update × inner_epochs − 1`` policy updates.
+        max_prompt_tokens: Longer prompts are dropped and counted, never cut.
+        seed: Seeds every draw of the run. On the command line it is ``--seed_everything``.
+
+    Raises:
+        InputError: A value is unusable, or values contradict each other.
+    """
+
+    def __init__(
+        self,
+        task: PromptSource,
+        engine: RolloutEngine | None = None,
+        reward: Reward | None = None,
+        advantage: AdvantageEstimator | None = None,
+        buffer: ReplayBuffer | None = None,
+        sampling: SamplingSettings = SamplingSettings(),
+        group_size: int = 8,
+        groups_per_phase: int = 32,
+        groups_per_update: int = 8,
+        inner_epochs: int = 1,
+        max_prompt_tokens: int = 1024,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if group_size < 2:
+            raise InputError(
+                f"data.group_size must be at least 2, got {group_size}: a group of one has no baseline, so every "
+                "advantage would be 0"
+            )
+        for name, value in (("groups_per_phase", groups_per_phase), ("inner_epochs", inner_epochs)):
+            if value < 1:
+                raise InputError(f"data.{name} must be at least 1, got {value}")
+        sampling.require_full_distribution("data.sampling")
+        self.task = task
+        self.engine = engine or HFEngine()
+        self.reward = reward or MathReward()
+        self.advantage = advantage or GroupAdvantage()
+        self.buffer = buffer or ReplayBuffer(capacity=groups_per_phase, max_staleness=None)
+        self.sampling = sampling
+        self.group_size = group_size
+        self.groups_per_phase = groups_per_phase
+        self.groups_per_update = groups_per_update
+        self.inner_epochs = inner_epochs
+        self.max_prompt_tokens = max_prompt_tokens
+        self.seed = seed
+        self.benchmarks: list[Benchmark] = []
+        """Filled by `AIMEEvaluation`; `bapo validate` and `bapo test` go through them."""
+        self.phase_metrics: dict[str, float] = {}
+        """What the newest rollout phase was like; empty after a resume until the next one."""
+        self.phase_trajectories: list[Trajectory] = []
+        """The trajectories that the newest phase trains on, on every rank the same."""
+
+        updates_per_phase = len(update_order(groups_per_phase, groups_per_update, inner_epochs, seed=0, phase=0))
+        oldest_allowed = self.buffer.max_staleness
+        if oldest_allowed is not None and oldest_allowed < updates_per_phase - 1:
+            raise InputError(
+                f"data.buffer.max_staleness is {oldest_allowed}, but the last of the {updates_per_phase} updates of a "
+                f"phase is {updates_per_phase - 1} updates away from its own rollouts; raise it to at least "
+                f"{updates_per_phase - 1}, or lower data.inner_epochs or data.groups_per_phase"
+            )
+        if self.buffer.capacity is not None and self.buffer.capacity < groups_per_phase:
+            raise InputError(
+                f"data.buffer.capacity is {self.buffer.capacity} groups, less than data.groups_per_phase = "
+                f"{groups_per_phase}: a phase would not fit"
+            )
+        self._updates_per_phase = updates_per_phase
+        self._prompts: list[EncodedPrompt] = []
+        self._phase = -1
+        self._restored = False
+        self._phase_group_ids: list[int] = []
+        self._groups_sampled = 0
+
+    # --- set-up -----------------------------------------------------------------------------------------------------
+
+    @property
+    def module(self) -> "PolicyModule":
+        """The module that is trained; it holds the policy."""
+        assert self.trainer is not None
+        module: PolicyModule = self.trainer.lightning_module  # type: ignore[assignment]
+        return module
+
+    def setup(self, stage: str) -> None:
+        """Check the settings against the run, and read the prompts for stages that need them."""
+        assert self.trainer is not None
+        world_size = self.trainer.world_size
+        if stage == "fit":
+            if self.groups_per_update % world_size:
+                raise InputError(
+                    f"data.groups_per_update = {self.groups_per_update} is not a multiple of the {world_size} ranks; "
+                    "groups stay whole, so every rank needs equally many"
+                )
+            if self.trainer.reload_dataloaders_every_n_epochs != 1:  # type: ignore[attr-defined]
+                raise InputError(
+                    "trainer.reload_dataloaders_every_n_epochs must be 1, as one Lightning epoch is one rollout phase; "
+                    f"got {self.trainer.reload_dataloaders_every_n_epochs}"  # type: ignore[attr-defined]
+                )
+
+    def prompts(self) -> list[EncodedPrompt]:
+        """The task's prompts that fit, rendered and encoded once.
+
+        Raises:
+            InputError: No prompt is left.
+        """
+        if not self._prompts:
+            policy = self.module.policy
+            encoded = [EncodedPrompt(p, encode_prompt(policy.tokenizer, p)) for p in self.task.load()]
+            self._prompts = [e for e in encoded if len(e.ids) <= self.max_prompt_tokens]
+            self.num_dropped_prompts = len(encoded) - len(self._prompts)
+            if not self._prompts:
+                raise InputError(
+                    f"data.max_prompt_tokens = {self.max_prompt_tokens} drops all {len(encoded)} prompts; the "
+                    f"shortest has {min(len(e.ids) for e in encoded)} tokens"
+                )
+            longest = max(len(e.ids) for e in self._prompts)
+            limit = policy.max_length
+            if limit is not None and longest + self.sampling.max_new_tokens > limit:
+                raise InputError(
+                    f"data.sampling.max_new_tokens = {self.sampling.max_new_tokens} after a prompt of {longest} tokens "
+                    f"goes beyond the {limit} positions of the model; lower it, or data.max_prompt_tokens"
+                )
+        return self._prompts
+
+    # --- training ---------------------------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> PhaseLoader[TokenBatch]:
+        """Roll out the next phase, or rebuild the phase that a checkpoint was taken in; then deal its updates."""
+        assert self.trainer is not None
+        if self._restored:
+            # The loader's position is restored too: in the middle of the phase, or at its end.
+            self._restored = False
+        else:
+            self._roll_out(self._phase + 1)
+        buffered = {group[0].group_id: group for group in self.buffer.groups}
+        groups = [buffered[group_id] for group_id in self._phase_group_ids]
+        policy = self.module.policy
+
+        def collate(trajectories: list[Trajectory]) -> TokenBatch:
+            return TokenBatch.from_trajectories(
+                trajectories,
+                pad_id=policy.pad_id,
+                temperature=self.sampling.temperature,
+                length_limit=self.sampling.max_new_tokens,
+            )
+
+        order = update_order(len(groups), self.groups_per_update, self.inner_epochs, seed=self.seed, phase=self._phase)
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        return PhaseLoader(groups, [rank_share(update, rank, world_size) for update in order], collate)
+
+    def _roll_out(self, phase: int) -> None:
+        """Fill the buffer with fresh groups and choose the groups of this phase. Collective: every rank calls it."""
+        assert self.trainer is not None
+        started = time.perf_counter()
+        version = self.sync_engine()
+        requests = [
+            GroupRequest(encoded, group_id)
+            for group_id, encoded in enumerate(self._next_prompts(self.groups_per_phase), self._groups_sampled)
+        ]
+        local = sample_groups(
+            requests[self.trainer.global_rank :: self.trainer.world_size],
+            group_size=self.group_size,
+            engine=self.engine,
+            sampling=self.sampling,
+            seed=self.seed,
+            phase=phase,
+            precision=self.trainer.precision_plugin.forward_context(),
+        )
+        sampled = time.perf_counter()
+        trajectories = assign_advantages(gather(score(local, self.reward)), self.advantage, phase)
+        self.buffer.add(trajectories)
+        self._groups_sampled += len(requests)
+        chosen = self.buffer.sample(
+            self.groups_per_phase,
+            generator(self.seed, "buffer", phase),
+            version + self._updates_per_phase - 1,
+        )
+        self._phase = phase
+        self._phase_group_ids = [group[0].group_id for group in chosen]
+        self.phase_trajectories = [trajectory for group in chosen for trajectory in group]
+        self.phase_metrics = {
+            **rollout_metrics(trajectories, self.group_size),
+            "rollout/dropped_prompts": float(self.num_dropped_prompts),
+            "time/rollout_seconds": sampled - started,
+            "time/reward_seconds": time.perf_counter() - sampled,
+        }
+
+    def sync_engine(self) -> int:
+        """Bring the engine to the policy's weights and check that it says so.
+
+        Returns:
+            The version: policy updates so far.
+        """
+        assert self.trainer is not None
+        version = self.trainer.global_step
+        if self.engine.version < 0:
+            self.engine.attach(self.module.policy)
+        self.engine.sync_weights(version)
+        if self.engine.version != version:
+            raise RuntimeError(f"the rollout engine reports version {self.engine.version} after a sync to {version}")
+        return version
+
+    def _next_prompts(self, count: int) -> list[EncodedPrompt]:
+        """The next prompts of an endless sequence of seeded permutations; the cursor is the number of groups so far."""
+        prompts = self.prompts()
+        chosen: list[EncodedPrompt] = []
+        while len(chosen) < count:
+            round_number, start = divmod(self._groups_sampled + len(chosen), len(prompts))
+            order = torch.randperm(len(prompts), generator=generator(self.seed, "prompts", round_number)).tolist()
+            chosen += [prompts[i] for i in order[start : start + count - len(chosen)]]
+        return chosen
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move token batches; prompts and requests have no device."""
+        return batch.to(device) if isinstance(batch, TokenBatch) else batch
+
+    # --- evaluation and prediction ------------------------------------------------------------------------------------
+
+    def val_dataloader(self) -> list[Iterable[list[AnswerRequest]]]:
+        """One loader a benchmark, this rank's share of the problems in it."""
+        assert self.trainer is not None
+        loaders: list[Iterable[list[AnswerRequest]]] = []
+        for benchmark in self.benchmarks:
+            items = [
+                AnswerRequest(prompt, sample_index, benchmark.sampling)
+                for prompt, sample_index in benchmark.items(self.trainer.global_rank, self.trainer.world_size)
+            ]
+            loaders.append(_batches(items))
+        return loaders
+
+    def test_dataloader(self) -> list[Iterable[list[AnswerRequest]]]:
+        """The same as validation."""
+        return self.val_dataloader()
+
+    def predict_dataloader(self) -> Iterable[list[AnswerRequest]]:
+        """One response to each prompt of the task."""
+        assert self.trainer is not None
+        share = self.prompts()[self.trainer.global_rank :: self.trainer.world_size]
+        items = [AnswerRequest(prompt=e.prompt, sample_index=0, sampling=self.sampling) for e in share]
+        return _batches(items)
+
+    def answer(self, requests: list[AnswerRequest]) -> list[Answer]:
+        """Sample and score the requests of one validation, test or prediction batch."""
+        assert self.trainer is not None
+        return answer(
+            requests,
+            engine=self.engine,
+            reward=self.reward,
+            seed=self.seed,
+            precision=self.trainer.precision_plugin.forward_context(),
+        )
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to draw and train on what the straight run would have."""
+        return {
+            "phase": self._phase,
+            "phase_group_ids": self._phase_group_ids,
+            "groups_sampled": self._groups_sampled,
+            "buffer": self.buffer.state_dict(),
+            "prompts": self._fingerprint,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state of a checkpoint.
+
+        Raises:
+            InputError: The prompts or the seed are not those of the checkpoint.
+        """
+        if state_dict["prompts"] != self._fingerprint:
+            raise InputError(
+                "data.task: the prompts are not those of the checkpoint, so the run cannot go on where it stopped; give "
+                "the same data (and data.max_prompt_tokens), or start a new run from exported weights"
+            )
+        if state_dict["seed"] != self.seed:
+            raise InputError(
+                f"seed_everything is {self.seed}, but the checkpoint was made with {state_dict['seed']}; a run goes on "
+                "with its own seed"
+            )
+        self._phase = state_dict["phase"]
+        self._phase_group_ids = list(state_dict["phase_group_ids"])
+        self._groups_sampled = state_dict["groups_sampled"]
+        self.buffer.load_state_dict(state_dict["buffer"])
+        self._restored = self._phase >= 0
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for encoded in self.prompts():
+            digest.update(repr((encoded.prompt.id, encoded.ids, encoded.prompt.answer)).encode())
+        return digest.hexdigest()
+
+    def teardown(self, stage: str) -> None:
+        """Stop the reward's worker processes."""
+        self.reward.close()
+
+
+def _batches(requests: list[AnswerRequest]) -> Iterable[list[AnswerRequest]]:
+    return DataLoader(requests, batch_size=ANSWERS_PER_BATCH, collate_fn=list)  # type: ignore[arg-type]

@@ -1,0 +1,318 @@
+"""The LightningModule: policy, reference, clipping strategy, and one update."""
+
+import logging
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from bapo_lightning.clipping import BAPOClip, ClipBounds, ClippingStrategy
+from bapo_lightning.errors import InputError
+from bapo_lightning.models import Policy, Reference, TokenScores, make_reference
+from bapo_lightning.objective import (
+    AggregationMode,
+    KLEstimator,
+    aggregate,
+    aggregation_denominator,
+    kl_penalty,
+    log_ratio,
+)
+from bapo_lightning.types import TokenBatch
+from bapo_lightning.update import MicroBatch, PartResult, UpdateRecord, join_rows, record_update
+
+if TYPE_CHECKING:
+    from bapo_lightning.answering import Answer, AnswerRequest
+    from bapo_lightning.datamodule import ReplayDataModule
+
+log = logging.getLogger(__name__)
+
+
+def _default_optimizer(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=1e-6, weight_decay=0.0)
+
+
+class PolicyModule(LightningModule):
+    """Trains a policy on mini-batches of sampled tokens. One batch is one optimizer step.
+
+    The loss and its gradient do not depend on how the batch is cut into micro-batches or ranks: every part is a sum
+    over tokens divided by a denominator of the whole update.
+
+    Args:
+        policy: The model that is trained.
+        clipping: Which tokens keep their gradient; None is `BAPOClip` as in the paper.
+        optimizer: Builds the optimizer; None is AdamW with learning rate 1e-6 and no weight decay.
+        lr_scheduler: Builds a learning-rate schedule that moves once an update; None keeps it constant.
+        aggregation: ``token_mean`` (DAPO), ``sequence_mean`` (GRPO) or ``constant`` (Dr. GRPO).
+        kl_coefficient: Weight of the KL penalty towards the policy at the start of the run, ≥ 0; at 0 no reference is
+            loaded. The paper trains without.
+        kl_estimator: ``k1``, ``k2`` or ``k3``.
+        entropy_coefficient: Weight of an entropy bonus, dimensionless; 0 is none.
+        max_grad_norm: Gradients are scaled down to this global norm, > 0; None leaves them.
+        micro_batch_size: Responses in one forward and backward pass of a rank, ≥ 1; None takes all at once.
+
+    Raises:
+        InputError: A value is unusable.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        clipping: ClippingStrategy | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        aggregation: AggregationMode = "token_mean",
+        kl_coefficient: float = 0.0,
+        kl_estimator: KLEstimator = "k3",
+        entropy_coefficient: float = 0.0,
+        max_grad_norm: float | None = 1.0,
+        micro_batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if kl_coefficient < 0:
+            raise InputError(f"model.kl_coefficient must be >= 0, got {kl_coefficient}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise InputError(f"model.max_grad_norm must be > 0 or null, got {max_grad_norm}")
+        if micro_batch_size is not None and micro_batch_size < 1:
+            raise InputError(f"model.micro_batch_size must be at least 1 or null, got {micro_batch_size}")
+        self.automatic_optimization = False
+        self.save_hyperparameters(logger=False)
+        # Built by hand, the injected objects would be pickled into the checkpoint, where torch refuses to read them;
+        # under the command line the hyper-parameters are plain settings and stay.
+        for name, value in list(self.hparams.items()):
+            if not isinstance(value, (str, int, float, bool, dict, list, type(None))):
+                del self.hparams[name]
+
+        self.policy = policy
+        self.reference: Reference | None = None
+        self.clipping = clipping or BAPOClip()
+        self.optimizer_factory = optimizer or _default_optimizer
+        self.lr_scheduler_factory = lr_scheduler
+        self.aggregation = aggregation
+        self.kl_coefficient = kl_coefficient
+        self.kl_estimator = kl_estimator
+        self.entropy_coefficient = entropy_coefficient
+        self.max_grad_norm = max_grad_norm
+        self.micro_batch_size = micro_batch_size
+        self.last_update: UpdateRecord | None = None
+        """What the newest update saw and did; callbacks read it in ``on_train_batch_end``."""
+
+    # --- set-up -----------------------------------------------------------------------------------------------------
+
+    def configure_model(self) -> None:
+        """Load the weights, and the reference where something uses it. Calling it again does nothing."""
+        self.policy.load()
+        if self.reference is None:
+            self.reference = make_reference(self.policy, needed=self.kl_coefficient > 0)
+
+    def configure_callbacks(self) -> list[Any]:
+        """Refuse Trainer settings that manual optimisation does not honour, before Lightning's own check."""
+        if self.trainer.gradient_clip_val:
+            raise InputError("trainer.gradient_clip_val does not apply here; use model.max_grad_norm")
+        if self.trainer.accumulate_grad_batches != 1:
+            raise InputError(
+                "trainer.accumulate_grad_batches does not apply here: one batch is one update. Use "
+                "model.micro_batch_size to fit an update into memory, or data.groups_per_update to change its size"
+            )
+        if self.trainer.precision == "16-mixed":
+            raise InputError("trainer.precision=16-mixed scales the gradients that we clip; use bf16-mixed")
+        return []
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer over trainable weights, and its schedule."""
+        optimizer = self.optimizer_factory([p for p in self.policy.parameters() if p.requires_grad])
+        if self.lr_scheduler_factory is None:
+            return optimizer
+        return [optimizer], [self.lr_scheduler_factory(optimizer)]
+
+    # --- one update -------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: TokenBatch, batch_idx: int) -> None:
+        """Do one optimizer step on a batch."""
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        version = self.trainer.global_step
+        parts = self._micro_batches(batch)
+        count = aggregation_denominator(batch.loss_mask, self.aggregation, batch.length_limit)
+        # DDP and FSDP2 average gradients over ranks, so each rank divides by its share of the whole count.
+        denominator = self._sum_over_ranks(count) / self.trainer.world_size
+
+        optimizer.zero_grad()
+        bounds, scores = self._find_bounds(batch, parts)
+        results = []
+        for part in parts:
+            with nullcontext() if part is parts[-1] else self._gradients_kept_local():
+                results.append(self._backward(part, bounds, denominator, scores))
+        if len(parts) > 1 and not self.clipping.needs_statistics:
+            # The window was known before; its shares only now that every token is scored.
+            bounds = self._bounds(batch, join_rows([r.log_probs for r in results], batch.response_mask))
+
+        grad_norm = self._clip_gradients()
+        if denominator == 0:
+            log.warning("update %d has no token to learn from; the weights stay as they are", version + 1)
+            optimizer.zero_grad(set_to_none=True)
+        self.last_update = record_update(
+            batch,
+            results,
+            bounds=bounds,
+            grad_norm=grad_norm,
+            learning_rate=optimizer.param_groups[0]["lr"],
+            version=version,
+            skipped=denominator == 0,
+        )
+        optimizer.step()
+        scheduler = self.lr_schedulers()
+        if scheduler is not None:
+            scheduler.step()  # type: ignore[union-attr]
+
+    def _micro_batches(self, batch: TokenBatch) -> list[MicroBatch]:
+        size = self.micro_batch_size or batch.num_responses
+        starts = range(0, batch.num_responses, size)
+        stops = [min(start + size, batch.num_responses) for start in starts]
+        return [MicroBatch(batch.rows(a, b), a, b) for a, b in zip(starts, stops, strict=True)]
+
+    def _find_bounds(self, batch: TokenBatch, parts: list[MicroBatch]) -> tuple[ClipBounds, TokenScores | None]:
+        """Find the window of the whole update before its first backward pass.
+
+        Returns:
+            The bounds, and, if the update is a single micro-batch, its scores with their graph: that forward pass is
+            the one that is trained on. Several micro-batches cost an extra pass without gradient, if the strategy
+            depends on the batch.
+        """
+        if len(parts) == 1:
+            scores = self.policy.score(parts[0].batch)
+            return self._bounds(batch, join_rows([scores.log_probs], batch.response_mask)), scores
+        if not self.clipping.needs_statistics:
+            return self._bounds(batch, batch.rollout_log_probs), None
+        with torch.no_grad():
+            log_probs = [self.policy.score(part.batch).log_probs for part in parts]
+        # Autocast keeps the copies it made without gradient and would hand them to the passes that need one.
+        torch.clear_autocast_cache()
+        return self._bounds(batch, join_rows(log_probs, batch.response_mask)), None
+
+    def _bounds(self, batch: TokenBatch, log_probs: Tensor) -> ClipBounds:
+        log_ratios = log_ratio(log_probs, batch.rollout_log_probs)
+        return self.clipping.bounds(log_ratios, batch.advantages, batch.loss_mask, batch.rollout_log_probs)
+
+    def _backward(
+        self, part: MicroBatch, bounds: ClipBounds, denominator: float, scores: TokenScores | None
+    ) -> PartResult:
+        """Add the gradient of one micro-batch's share of the loss."""
+        batch = part.batch
+        scores = self.policy.score(batch) if scores is None else scores
+
+        def over_update(values: Tensor) -> Tensor:
+            return aggregate(values, batch.loss_mask, self.aggregation, denominator)
+
+        surrogate = self.clipping.surrogate(
+            log_ratio(scores.log_probs, batch.rollout_log_probs),
+            batch.advantages,
+            bounds.rows(part.start, part.stop, part.width),
+        )
+        loss = -over_update(surrogate.objective)
+        reference_log_probs = None
+        if self.reference is not None:
+            reference_log_probs = self.reference.log_probs(batch)
+            penalty = kl_penalty(scores.log_probs, reference_log_probs, self.kl_estimator)
+            loss = loss + self.kl_coefficient * over_update(penalty)
+        if self.entropy_coefficient:
+            loss = loss - self.entropy_coefficient * over_update(scores.entropy)
+        self.manual_backward(loss)
+        return PartResult.of(loss, scores, surrogate, reference_log_probs)
+
+    def _clip_gradients(self) -> float:
+        """Scale gradients down to ``max_grad_norm``.
+
+        Returns:
+            Their global norm before that.
+
+        Raises:
+            RuntimeError: The norm is not finite; the weights are still those of the last good update.
+        """
+        parameters = [p for p in self.policy.parameters() if p.grad is not None]
+        limit = float("inf") if self.max_grad_norm is None else self.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if not math.isfinite(value):
+            raise RuntimeError(
+                f"the gradient norm of update {self.trainer.global_step + 1} is {value}; training stops before the "
+                "weights are spoilt. Lower model.optimizer's lr or model.max_grad_norm, or tighten model.clipping"
+            )
+        return value
+
+    def _sum_over_ranks(self, count: Tensor) -> float:
+        return float(self.trainer.strategy.reduce(count.double(), reduce_op="sum"))
+
+    def _gradients_kept_local(self) -> AbstractContextManager[None]:
+        """Inside, DDP does not average gradients: only the last micro-batch of an update needs that."""
+        strategy = self.trainer.strategy
+        return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext()
+
+    # --- evaluation and prediction ------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> "ReplayDataModule":
+        """The DataModule of the run: it owns engine and reward."""
+        datamodule: ReplayDataModule = self.trainer.datamodule  # type: ignore[attr-defined]
+        return datamodule
+
+    def on_validation_start(self) -> None:
+        """Evaluate the weights of the moment."""
+        self.data.sync_engine()
+
+    def validation_step(
+        self, batch: "list[AnswerRequest]", batch_idx: int, dataloader_idx: int = 0
+    ) -> "dict[str, list[Answer]]":
+        """Answer benchmark problems; `AIMEEvaluation` turns the answers into scores."""
+        return {"answers": self.data.answer(batch)}
+
+    def on_test_start(self) -> None:
+        """Evaluate the weights of the moment."""
+        self.data.sync_engine()
+
+    def test_step(
+        self, batch: "list[AnswerRequest]", batch_idx: int, dataloader_idx: int = 0
+    ) -> "dict[str, list[Answer]]":
+        """The same as validation."""
+        return self.validation_step(batch, batch_idx, dataloader_idx)
+
+    def on_predict_start(self) -> None:
+        """Predict with the weights of the moment."""
+        self.data.sync_engine()
+
+    def predict_step(self, batch: "list[AnswerRequest]", batch_idx: int) -> "list[Answer]":
+        """Answer prompts of the task."""
+        return self.data.answer(batch)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another model or another DataModule before anything is overwritten.
+
+        Raises:
+            InputError: Weights do not fit, or the data state of the run is missing.
+        """
+        own, given = self.state_dict(), checkpoint["state_dict"]
+        differences = [f"{name} is missing" for name in sorted(own.keys() - given.keys())]
+        differences += [f"{name} is not in the model" for name in sorted(given.keys() - own.keys())]
+        differences += [
+            f"{name} has shape {tuple(given[name].shape)}, the model wants {tuple(own[name].shape)}"
+            for name in sorted(own.keys() & given.keys())
+            if own[name].shape != given[name].shape
+        ]
+        if differences:
+            raise InputError(
+                f"ckpt_path: the checkpoint is of another model than model.policy.path = {self.policy.path!r}: "
+                f"{differences[0]} ({len(differences)} differences)"
+            )
+        datamodule = getattr(self._trainer, "datamodule", None) if self._trainer is not None else None
+        if datamodule is not None and type(datamodule).__qualname__ not in checkpoint:
+            raise InputError(
+                f"ckpt_path: the checkpoint holds no state of {type(datamodule).__qualname__}, so the run would go on "
+                "with other data; it was made with another DataModule"
+            )

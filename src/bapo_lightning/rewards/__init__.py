@@ -1,0 +1,16 @@
+"""Rewards: what a response is worth. A reward reads text and a gold answer and returns one `Score` per response.
+
+The parts of `MathReward`, in the order a response meets them: `extraction` finds the answer, `golds` reads the
+gold and decides integers (`integers`), choices, words and numerals with a base on the spot; what is left goes
+through `pool` to `worker` processes, which ask math-verify. `characters` evens out spelling for all of them.
+
+To add a reward, write a file with one subclass of `Reward`, export it here, and describe its rules, with one
+example each, in ``docs/rewards.md``. A reward is usable from YAML by class path. A response it cannot score gets
+the value NaN (missing), never 0; what belongs to one response must not be able to stop the batch.
+"""
+
+from bapo_lightning.rewards.base import Reward
+from bapo_lightning.rewards.math_reward import MathReward
+from bapo_lightning.types import Score
+
+__all__ = ["MathReward", "Reward", "Score"]
