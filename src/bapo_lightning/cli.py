@@ -1,6 +1,7 @@
 """The command ``bapo``. This file stays light: training libraries are imported only for a command that needs them."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,9 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bapo_lightning.training_cli import run
 
         return run(arguments)
-    except InputError as error:
-        print(f"bapo: error: {error}", file=sys.stderr)
+    except Exception as error:
+        mistake = _input_error_behind(error)
+        if mistake is None:
+            raise
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"bapo: error: {mistake}", file=sys.stderr)
         return EXIT_INPUT
+
+
+def _input_error_behind(error: BaseException | None) -> InputError | None:
+    """The user's mistake, also where the config parser wrapped it into an error of its own."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _top_level_parser() -> argparse.ArgumentParser:

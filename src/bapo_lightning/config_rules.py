@@ -28,18 +28,39 @@ def _discard_all_on_change(_parser_or_action: Any, prev_val: Any, value: Any) ->
 
 
 class ConfigParser(LightningArgumentParser):
-    """Prints one message for a wrong key or value, with the nearest valid keys."""
+    """Prints one message for a wrong key or value, with the nearest valid names."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # An abbreviated flag would make a typo mean something.
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print what is wrong and exit with code 2."""
         parser = getattr(ex, "subcommand_parser", None) or self
-        print(f"bapo: error: {message.strip()}", file=sys.stderr)
-        for key in _unknown_keys(message):
-            near = difflib.get_close_matches(key, _valid_keys(parser, message), n=3, cutoff=0.5)
-            if near:
-                print(f"nearest valid keys to {key!r}: {', '.join(near)}", file=sys.stderr)
+        print(f"bapo: error: {_shortened(message)}", file=sys.stderr)
+        for name in _unknown_keys(message):
+            _suggest(name, _valid_keys(parser, message), "keys")
+        for name in _unknown_classes(message):
+            _suggest(name, _class_names(), "classes")
         self.exit(2)
         raise AssertionError("unreachable: exit() ends the process")
+
+
+def _suggest(name: str, valid: list[str], kind: str) -> None:
+    near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    if near:
+        print(f"nearest valid {kind} to {name!r}: {', '.join(near)}", file=sys.stderr)
+
+
+def _shortened(message: str) -> str:
+    """Keep, of a list of what each alternative type would have wanted, what concerns the user's value."""
+    head, found, rest = message.strip().partition("Does not validate against any of the Union subtypes")
+    if not found:
+        return head
+    errors = re.search(r"Errors:\n(.*?)\n\s*Given value type", rest, flags=re.DOTALL)
+    lines = errors.group(1).splitlines() if errors else rest.splitlines()
+    kept = [line.strip().removeprefix("- ") for line in lines if "NoneType" not in line and line.strip()]
+    return head + "; ".join(kept)
 
 
 def _unknown_keys(message: str) -> list[str]:
@@ -52,6 +73,13 @@ def _unknown_keys(message: str) -> list[str]:
     return [key for pattern in patterns for key in re.findall(pattern, message)]
 
 
+def _unknown_classes(message: str) -> list[str]:
+    """Class names that a message complains about, without their module."""
+    names = re.findall(r"Expected a dot import path string: ([\w.]+)", message)
+    names += re.findall(r"Problem with given class_path '([\w.]+)'", message)
+    return [name.rpartition(".")[2] for name in names]
+
+
 def _valid_keys(parser: Any, message: str) -> list[str]:
     """Keys of the parser, in full and, inside a group that the message names, without the group."""
     keys = [action.dest for action in parser._actions if action.dest not in ("help", "config")]
@@ -60,3 +88,11 @@ def _valid_keys(parser: Any, message: str) -> list[str]:
     for group in re.findall(r"[Gg]roup '([^']+)'", message):
         keys += [key.removeprefix(f"{group}.") for key in keys if key.startswith(f"{group}.")]
     return sorted(set(keys))
+
+
+def _class_names() -> list[str]:
+    """Names of everything that a config may inject."""
+    from bapo_lightning import advantages, callbacks, clipping, replay, rewards, rollout, tasks
+
+    rooms = (advantages, callbacks, clipping, replay, rewards, rollout, tasks)
+    return sorted({name for room in rooms for name in room.__all__ if name[0].isupper()})

@@ -166,7 +166,8 @@ def _quieten() -> None:
     """Leave out notices that a user can do nothing about."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers which may be a bottleneck.*",
         ".*LightningCLI's args parameter is intended.*",

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from bapo_lightning.rewards import MathReward
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "rewards.md"

@@ -97,7 +97,7 @@ def read_gold(text: str) -> Gold:
     words = _as_words(plain)
     kind: GoldKind = "expression"
     integer = None
-    if len(text) > MAX_CHARS or not braces_match(plain) or _PLACEHOLDER.fullmatch(plain):
+    if len(text) > MAX_CHARS or not braces_match(plain) or _PLACEHOLDER.fullmatch(_without_text_commands(plain)):
         kind = "bad"
     elif "%" not in plain and (integer := parse_integer(plain)) is not None:
         kind = "integer"

@@ -34,6 +34,7 @@ _PERCENT = re.compile(r"\\?%$")
 _CURRENCY = r"(?:\\?\$|[€£¥₹]|\\(?:pounds|euro)(?![A-Za-z]))"
 _LEADING_CURRENCY = re.compile(rf"^([+-]?)\s*{_CURRENCY}\s*(?=[+-]?[0-9])")
 _TRAILING_CURRENCY = re.compile(rf"{_CURRENCY}$")
+_SENTENCE_DOT = re.compile(r"(?<![\\.])\.\s*$")
 _LABELS = re.compile(r"_(?:\{[^{}]*\}|[A-Za-z0-9])|(?<=[A-Za-z}'])\([^()]*\)")
 _NAMES = re.compile(r"(?!\s*-)[A-Za-z\\+\-' ]*")
 _NOT_A_NAME = re.compile(r"\\(?:pm|mp|n?eq?|neq|le|ge|leq|geq|approx|sim|sqrt|[dt]?frac|log|ln|sin|cos|tan|not)\b")
@@ -55,11 +56,11 @@ def parse_integer(text: str) -> int | None:
     """
     if len(text) > _MAX_CHARS:
         return None
-    plain = _drop_text(normalise_characters(unwrap(text)))
+    plain = _drop_text(normalise_characters(unwrap(_SENTENCE_DOT.sub("", text))))
     if plain is None:
         return None
     plain = _INVISIBLE.sub(" ", _SPACING.sub(" ", _SPACED_COMMA.sub(",", plain)))
-    plain = unwrap(_drop_assignments(unwrap(plain)).rstrip().removesuffix("."))
+    plain = unwrap(_SENTENCE_DOT.sub("", _drop_assignments(unwrap(plain))))
     plain = _drop_units(plain)
     for sign in (_DEGREES, _PERCENT, _TRAILING_CURRENCY):
         plain = sign.sub("", plain.rstrip())
