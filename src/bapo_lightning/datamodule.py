@@ -28,10 +28,12 @@ from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
 from bapo_lightning.seeding import generator
 from bapo_lightning.tasks import PromptSource, encode_prompt
-from bapo_lightning.types import SamplingSettings, TokenBatch, Trajectory
+from bapo_lightning.types import SamplingSettings, Sealed, TokenBatch, Trajectory
 
 if TYPE_CHECKING:
     from bapo_lightning.module import PolicyModule
+
+AnswerBatch = Sealed[list[AnswerRequest]]
 
 ANSWERS_PER_BATCH = 256
 """Responses handed to the engine at a time in evaluation; the engine cuts them into batches of its own."""
@@ -177,7 +179,7 @@ class ReplayDataModule(LightningDataModule):
 
     # --- training ---------------------------------------------------------------------------------------------------
 
-    def train_dataloader(self) -> PhaseLoader[TokenBatch]:
+    def train_dataloader(self) -> PhaseLoader[Sealed[TokenBatch]]:
         """Roll out the next phase, or rebuild the phase that a checkpoint was taken in; then deal its updates."""
         assert self.trainer is not None
         if self._restored:
@@ -189,13 +191,14 @@ class ReplayDataModule(LightningDataModule):
         groups = [buffered[group_id] for group_id in self._phase_group_ids]
         policy = self.module.policy
 
-        def collate(trajectories: list[Trajectory]) -> TokenBatch:
-            return TokenBatch.from_trajectories(
+        def collate(trajectories: list[Trajectory]) -> Sealed[TokenBatch]:
+            batch = TokenBatch.from_trajectories(
                 trajectories,
                 pad_id=policy.pad_id,
                 temperature=self.sampling.temperature,
                 length_limit=self.sampling.max_new_tokens,
             )
+            return Sealed(batch)
 
         order = update_order(len(groups), self.groups_per_update, self.inner_epochs, seed=self.seed, phase=self._phase)
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
@@ -263,16 +266,12 @@ class ReplayDataModule(LightningDataModule):
             chosen += [prompts[i] for i in order[start : start + count - len(chosen)]]
         return chosen
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move token batches; prompts and requests have no device."""
-        return batch.to(device) if isinstance(batch, TokenBatch) else batch
-
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
-    def val_dataloader(self) -> list[Iterable[list[AnswerRequest]]]:
+    def val_dataloader(self) -> list[Iterable[AnswerBatch]]:
         """One loader a benchmark, this rank's share of the problems in it."""
         assert self.trainer is not None
-        loaders: list[Iterable[list[AnswerRequest]]] = []
+        loaders: list[Iterable[AnswerBatch]] = []
         for benchmark in self.benchmarks:
             items = [
                 AnswerRequest(prompt, sample_index, benchmark.sampling)
@@ -281,11 +280,11 @@ class ReplayDataModule(LightningDataModule):
             loaders.append(_batches(items))
         return loaders
 
-    def test_dataloader(self) -> list[Iterable[list[AnswerRequest]]]:
+    def test_dataloader(self) -> list[Iterable[AnswerBatch]]:
         """The same as validation."""
         return self.val_dataloader()
 
-    def predict_dataloader(self) -> Iterable[list[AnswerRequest]]:
+    def predict_dataloader(self) -> Iterable[AnswerBatch]:
         """One response to each prompt of the task."""
         assert self.trainer is not None
         share = self.prompts()[self.trainer.global_rank :: self.trainer.world_size]
@@ -350,5 +349,5 @@ class ReplayDataModule(LightningDataModule):
         self.reward.close()
 
 
-def _batches(requests: list[AnswerRequest]) -> Iterable[list[AnswerRequest]]:
-    return DataLoader(requests, batch_size=ANSWERS_PER_BATCH, collate_fn=list)  # type: ignore[arg-type]
+def _batches(requests: list[AnswerRequest]) -> Iterable[AnswerBatch]:
+    return DataLoader(requests, batch_size=ANSWERS_PER_BATCH, collate_fn=Sealed)  # type: ignore[arg-type]

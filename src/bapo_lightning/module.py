@@ -23,7 +23,7 @@ from bapo_lightning.objective import (
     kl_penalty,
     log_ratio,
 )
-from bapo_lightning.types import TokenBatch
+from bapo_lightning.types import Sealed, TokenBatch
 from bapo_lightning.update import MicroBatch, PartResult, UpdateRecord, join_rows, record_update
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ class PolicyModule(LightningModule):
         if self.lr_scheduler_factory is None:
             return optimizer
         return [optimizer], [self.lr_scheduler_factory(optimizer)]
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Unseal a batch; token batches move to the device, requests for answers have none."""
+        content = batch.content if isinstance(batch, Sealed) else batch
+        return content.to(device) if isinstance(content, TokenBatch) else content
 
     # --- one update -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Letters in shapes: B responses, T response tokens (padded), P prompt tokens (pad
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -284,6 +284,23 @@ class TokenBatch:
             temperature=temperature,
             length_limit=length_limit,
         )
+
+
+Content = TypeVar("Content")
+
+
+class Sealed(Generic[Content]):
+    """A batch as loaders hand it over: the Trainer's precision must not cast what is inside.
+
+    Under ``bf16-true`` Lightning would lower behaviour log-probs to bf16, and ratios would be off by up to a percent.
+    `PolicyModule` takes the content out when it moves the batch to its device.
+
+    Args:
+        content: The batch.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
 
 
 @dataclass(frozen=True)
