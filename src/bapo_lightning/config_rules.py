@@ -3,10 +3,16 @@
 import difflib
 import re
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse._typehints as typehints
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser
+
+from bapo_lightning.errors import InputError
 
 
 def forget_arguments_of_replaced_classes() -> None:
@@ -25,6 +31,29 @@ def _discard_all_on_change(_parser_or_action: Any, prev_val: Any, value: Any) ->
         previous = typehints.subclass_spec_as_namespace(prev_val)  # type: ignore[no-untyped-call]
         for key in list(previous.init_args.keys()):
             previous.init_args.pop(key, None)
+
+
+def check_config_files(arguments: Sequence[str]) -> None:
+    """Look for syntax errors in the config files of a command line; jsonargparse does not say which file has one.
+
+    Args:
+        arguments: What follows ``bapo``.
+
+    Raises:
+        InputError: A file is not YAML; the message names file and line.
+    """
+    names = [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
+    names += [name for flag, name in pairwise(arguments) if flag in ("-c", "--config")]
+    for path in map(Path, names):
+        if not path.is_file():
+            continue
+        try:
+            yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise InputError(f"{path}:{line}: this is not YAML: {error.problem}") from error
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(f"{path}: this is not a YAML text file: {error}") from error
 
 
 class ConfigParser(LightningArgumentParser):
@@ -52,15 +81,19 @@ def _suggest(name: str, valid: list[str], kind: str) -> None:
         print(f"nearest valid {kind} to {name!r}: {', '.join(near)}", file=sys.stderr)
 
 
+_UNHELPFUL = ("Expected a <class 'NoneType'>", "Subtypes:")
+
+
 def _shortened(message: str) -> str:
     """Keep, of a list of what each alternative type would have wanted, what concerns the user's value."""
-    head, found, rest = message.strip().partition("Does not validate against any of the Union subtypes")
+    message = "\n".join(line for line in message.strip().splitlines() if "Expected a path but" not in line)
+    head, found, rest = message.partition("Does not validate against any of the Union subtypes")
     if not found:
         return head
     errors = re.search(r"Errors:\n(.*?)\n\s*Given value type", rest, flags=re.DOTALL)
     lines = errors.group(1).splitlines() if errors else rest.splitlines()
-    kept = [line.strip().removeprefix("- ") for line in lines if "NoneType" not in line and line.strip()]
-    return head + "; ".join(kept)
+    kept = [line.strip().removeprefix("- ") for line in lines]
+    return head + "; ".join(line for line in kept if line and not line.startswith(_UNHELPFUL))
 
 
 def _unknown_keys(message: str) -> list[str]:
@@ -82,9 +115,10 @@ def _unknown_classes(message: str) -> list[str]:
 
 def _valid_keys(parser: Any, message: str) -> list[str]:
     """Keys of the parser, in full and, inside a group that the message names, without the group."""
-    keys = [action.dest for action in parser._actions if action.dest not in ("help", "config")]
+    keys = [action.dest for action in parser._actions]
     for action in parser._actions:
-        keys += [name.lstrip("-") for name in action.option_strings]
+        keys += [name.removeprefix("--") for name in action.option_strings if name.startswith("--")]
+    keys = [key for key in keys if key.rpartition(".")[2] not in ("help", "config", "print_config")]
     for group in re.findall(r"[Gg]roup '([^']+)'", message):
         keys += [key.removeprefix(f"{group}.") for key in keys if key.startswith(f"{group}.")]
     return sorted(set(keys))

@@ -27,7 +27,7 @@ from bapo_lightning.callbacks import (
 )
 from bapo_lightning.callbacks.graceful_stop import RunStopped
 from bapo_lightning.callbacks.saved_config import SavedConfig
-from bapo_lightning.config_rules import ConfigParser, forget_arguments_of_replaced_classes
+from bapo_lightning.config_rules import ConfigParser, check_config_files, forget_arguments_of_replaced_classes
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.module import PolicyModule
@@ -136,6 +136,7 @@ def run(arguments: Sequence[str]) -> int:
         InputError: The user's input is unusable.
     """
     _quieten()
+    check_config_files(arguments)
     jsonargparse.set_parsing_settings(
         docstring_parse_attribute_docstrings=True, omegaconf_absolute_to_relative_paths=True
     )

@@ -25,9 +25,7 @@ def test_chunked_equals_dense_in_values_and_gradients(chunk_size, with_bias):
     inputs = [hidden, weight] + ([bias] if with_bias else [])
     mix = torch.randn(2, 7)
 
-    log_probs, entropy = token_log_probs(
-        hidden, weight, targets, temperature=0.6, chunk_size=chunk_size, bias=bias
-    )
+    log_probs, entropy = token_log_probs(hidden, weight, targets, temperature=0.6, chunk_size=chunk_size, bias=bias)
     gradients = torch.autograd.grad((mix[0] * log_probs + mix[1] * entropy).sum(), inputs)
     expected_log_probs, expected_entropy = dense(hidden, weight, targets, 0.6, bias)
     expected = torch.autograd.grad((mix[0] * expected_log_probs + mix[1] * expected_entropy).sum(), inputs)

@@ -98,9 +98,7 @@ def test_sampled_frequencies_are_the_softmax():
     for token, p in enumerate(probabilities.tolist()):
         frequency = (tokens == token).double().mean().item()
         assert abs(frequency - p) < 4 * math.sqrt(p * (1 - p) / count)
-    torch.testing.assert_close(
-        sampler.log_probs[0].double(), probabilities.log()[tokens], atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(sampler.log_probs[0].double(), probabilities.log()[tokens], atol=1e-6, rtol=0)
 
 
 def test_impossible_tokens_are_never_drawn():

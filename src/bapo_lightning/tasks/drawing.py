@@ -30,7 +30,9 @@ def draw_distinct(total: int, count: int, *, skip: int, seed: int, name: str) ->
     if skip < 0:
         raise InputError(f"{name}: skip must be 0 or positive, got {skip}")
     if skip + count > total:
-        raise InputError(f"{name}: num_prompts = {count} after skip = {skip} asks for more than the {total} problems there are")
+        raise InputError(
+            f"{name}: num_prompts = {count} after skip = {skip} asks for more than the {total} problems there are"
+        )
     rng = random.Random(derive_seed(seed, name))
     drawn: dict[int, None] = {}
     while len(drawn) < skip + count:

@@ -95,7 +95,9 @@ def measure_regime(
     scores = MathReward().score(texts, [prompt.answer for prompt in prompts], reasons)
     right = torch.tensor([score.status == "correct" for score in scores])
     if not 0 < int(right.sum()) < len(right):
-        raise InputError(f"{int(right.sum())} of {len(right)} responses are right: lengths by outcome cannot be compared")
+        raise InputError(
+            f"{int(right.sum())} of {len(right)} responses are right: lengths by outcome cannot be compared"
+        )
     groups = torch.arange(len(right)) // group_size
     advantages = GroupAdvantage()(right.float(), groups)[:, None].expand(samples.mask.shape)
     no_change = torch.zeros_like(samples.log_probs)

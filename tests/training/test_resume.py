@@ -1,0 +1,176 @@
+"""A run resumed at any step equals the straight one: sampled ids, losses and weights, to the bit."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from counting_task import CountingTask, EvenLength
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from bapo_lightning.datamodule import ReplayDataModule
+from bapo_lightning.errors import InputError
+from bapo_lightning.models import LoRA, Policy
+from bapo_lightning.module import PolicyModule
+from bapo_lightning.replay import ReplayBuffer
+from bapo_lightning.types import SamplingSettings
+
+# Each run of a test has a folder of its own, which the checkpoint callback notices.
+pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")
+
+PHASES, UPDATES_PER_PHASE = 3, 4
+LAST = PHASES * UPDATES_PER_PHASE
+
+
+class Watch(Callback):
+    """What every update trained on and did, and how often rollouts were made."""
+
+    def __init__(self):
+        self.updates = {}
+        self.rolled_out = []
+
+    def on_train_batch_end(self, trainer, pl_module, *args):
+        record = pl_module.last_update
+        self.updates[trainer.global_step] = (
+            record.batch.response_ids.tolist(),
+            record.loss,
+            record.grad_norm,
+            record.learning_rate,
+            (record.version - record.batch.policy_versions[record.batch.response_mask]).unique().tolist(),
+            record.batch.prompt_ids.tolist(),
+        )
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.rolled_out.append(trainer.global_step)
+
+
+def run(model_folder, folder: Path, *, ckpt_path=None, lora=False, buffer=None, num_prompts=12, **settings):
+    torch.manual_seed(0)
+    module = PolicyModule(
+        Policy(str(model_folder()), lora=LoRA(rank=2) if lora else None),
+        optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2),
+        lr_scheduler=lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.5, total_iters=LAST),
+        micro_batch_size=3,
+    )
+    data = ReplayDataModule(
+        CountingTask(num_prompts),
+        reward=EvenLength(),
+        buffer=buffer,
+        sampling=SamplingSettings(max_new_tokens=6),
+        group_size=4,
+        groups_per_phase=4,
+        groups_per_update=2,
+        inner_epochs=2,
+    )
+    watch = Watch()
+    every_update = ModelCheckpoint(
+        folder, filename="update_{step}", every_n_train_steps=1, save_top_k=-1, save_last=False
+    )
+    every_phase = ModelCheckpoint(
+        folder, filename="phase_{step}", every_n_epochs=1, save_on_train_epoch_end=True, save_top_k=-1
+    )
+    trainer = Trainer(
+        **{
+            "accelerator": "cpu",
+            "max_epochs": PHASES,
+            "logger": False,
+            "callbacks": [watch, every_update, every_phase],
+            "reload_dataloaders_every_n_epochs": 1,
+            "use_distributed_sampler": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            **settings,
+        }
+    )
+    trainer.fit(module, data, ckpt_path=ckpt_path)
+    return trainer, module, data, watch
+
+
+def settings_of(kind):
+    return {
+        "plain": {},
+        "lora": {"lora": True},
+        "replay": {"buffer": ReplayBuffer(capacity=8, max_staleness=9)},
+        # 5 prompts for 4 a phase: the permutation of the prompts wraps inside a phase.
+        "wrapping": {"num_prompts": 5},
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["plain", "lora", "replay", "wrapping"])
+def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
+    """B098, trap 11: 12 updates in 3 phases; resume after each of them, at phase ends from both kinds of checkpoint."""
+    trainer, module, data, straight = run(model_folder, tmp_path / "straight", **settings_of(kind))
+    assert trainer.global_step == LAST
+    assert sorted(straight.updates) == list(range(1, LAST + 1))
+    checkpoints = {
+        **{f"update {n}": tmp_path / "straight" / f"update_step={n}.ckpt" for n in range(1, LAST)},
+        **{f"phase end {n}": tmp_path / "straight" / f"phase_step={n}.ckpt" for n in (4, 8)},
+    }
+    for name, path in checkpoints.items():
+        done = int(name.rpartition(" ")[2])
+        again_trainer, again_module, again_data, again = run(
+            model_folder, tmp_path / name, ckpt_path=path, **settings_of(kind)
+        )
+        assert again_trainer.global_step == LAST, name
+        assert again.updates == {n: straight.updates[n] for n in range(done + 1, LAST + 1)}, name
+        assert again_trainer.current_epoch == trainer.current_epoch, name
+        assert again_data.state_dict()["groups_sampled"] == data.state_dict()["groups_sampled"], name
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, again_module.state_dict()[key]), (name, key)
+
+
+def test_the_first_rollout_after_a_resume_uses_the_checkpoints_weights(model_folder, tmp_path):
+    """B096: the engine's version is the trainer's at every rollout, and staleness restarts at 0 with each phase."""
+    _, _, _, straight = run(model_folder, tmp_path / "straight")
+    *_, again = run(model_folder, tmp_path / "again", ckpt_path=tmp_path / "straight" / "update_step=6.ckpt")
+    assert again.updates[9][4] == straight.updates[9][4] == [0]
+    assert [straight.updates[n][4] for n in range(1, 9)] == [[0], [1], [2], [3]] * 2
+
+
+def test_prompts_go_on_where_they_stopped(model_folder, tmp_path):
+    """B101: 12 prompts, 4 a phase, each trained in 2 inner epochs: none lost, none doubled, straight or resumed."""
+    _, _, data, straight = run(model_folder, tmp_path / "straight")
+    *_, again = run(model_folder, tmp_path / "again", ckpt_path=tmp_path / "straight" / "update_step=5.ckpt")
+    trained = Counter()
+    for number in range(1, LAST + 1):
+        prompt_ids = (straight if number <= 5 else again).updates[number][5]
+        trained.update(tuple(token for token in row if token != 2) for row in prompt_ids)
+    # Group size 4 × 2 inner epochs.
+    assert trained == {encoded.ids: 8 for encoded in data.prompts()}
+
+
+def test_other_prompts_are_refused(model_folder, tmp_path):
+    run(model_folder, tmp_path / "a")
+    with pytest.raises(InputError, match=r"data\.task"):
+        run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "a" / "update_step=5.ckpt", num_prompts=11)
+
+
+def test_a_checkpoint_of_another_model_is_refused(model_folder, tmp_path):
+    run(model_folder, tmp_path / "a")
+    with pytest.raises(InputError, match="of another model"):
+        run(
+            lambda *_: model_folder("llama"),
+            tmp_path / "b",
+            ckpt_path=tmp_path / "a" / "update_step=5.ckpt",
+        )
+
+
+def test_a_renamed_datamodule_refuses_to_resume(model_folder, tmp_path):
+    """Trap 15: Lightning would go on with other data, silently."""
+    run(model_folder, tmp_path / "a")
+    path = tmp_path / "a" / "update_step=5.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["Renamed"] = checkpoint.pop("ReplayDataModule")
+    torch.save(checkpoint, tmp_path / "renamed.ckpt")
+    with pytest.raises(InputError, match="ReplayDataModule"):
+        run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "renamed.ckpt")
+
+
+def test_a_hand_built_module_loads_again(model_folder, tmp_path):
+    """Traps 7 and 8: no pickled object in the checkpoint, and load_from_checkpoint works with ``weights_only``."""
+    _, module, _, _ = run(model_folder, tmp_path / "a")
+    path = tmp_path / "a" / f"update_step={LAST}.ckpt"
+    loaded = PolicyModule.load_from_checkpoint(path, policy=Policy(str(model_folder())))
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[key])
