@@ -74,7 +74,7 @@ def sample_groups(
         if not len(completion.token_ids) == len(completion.log_probs) == len(completion.policy_versions):
             raise RuntimeError(
                 f"{type(engine).__name__} returned {len(completion.token_ids)} ids, {len(completion.log_probs)} "
-                f"log-probs and {len(completion.policy_versions)} versions for {request.key!r}; they must be equally many"
+                f"log-probs and {len(completion.policy_versions)} versions for {request.key!r}; they must be as many"
             )
     owners = [(group, sample) for group in groups for sample in range(group_size)]
     return [

@@ -323,8 +323,8 @@ class ReplayDataModule(LightningDataModule):
         """
         if state_dict["prompts"] != self._fingerprint:
             raise InputError(
-                "data.task: the prompts are not those of the checkpoint, so the run cannot go on where it stopped; give "
-                "the same data (and data.max_prompt_tokens), or start a new run from exported weights"
+                "data.task: the prompts are not those of the checkpoint, so the run cannot go on where it stopped; "
+                "give the same data (and data.max_prompt_tokens), or start a new run from exported weights"
             )
         if state_dict["seed"] != self.seed:
             raise InputError(

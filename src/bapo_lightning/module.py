@@ -290,9 +290,9 @@ class PolicyModule(LightningModule):
         """Predict with the weights of the moment."""
         self.data.sync_engine()
 
-    def predict_step(self, batch: "list[AnswerRequest]", batch_idx: int) -> "list[Answer]":
-        """Answer prompts of the task."""
-        return self.data.answer(batch)
+    def predict_step(self, batch: "list[AnswerRequest]", batch_idx: int) -> "Sealed[list[Answer]]":
+        """Answer prompts of the task; sealed, since Lightning would walk through the records."""
+        return Sealed(self.data.answer(batch))
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -321,3 +321,19 @@ class PolicyModule(LightningModule):
                 f"ckpt_path: the checkpoint holds no state of {type(datamodule).__qualname__}, so the run would go on "
                 "with other data; it was made with another DataModule"
             )
+        _reopen_unfinished_phase(checkpoint)
+
+
+def _reopen_unfinished_phase(checkpoint: dict[str, Any]) -> None:
+    """Let a run that ``max_steps`` stopped in the middle of a phase go on there.
+
+    Lightning ends such an epoch as if it were complete, so a checkpoint written at its end would skip what is left.
+    """
+    loop = checkpoint.get("loops", {}).get("fit_loop")
+    if loop is None:
+        return
+    epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
+    if not batches["is_last_batch"] and epochs["current"]["processed"] == epochs["current"]["started"] > 0:
+        for progress in (epochs["current"], epochs["total"]):
+            progress["processed"] -= 1
+            progress["completed"] = min(progress["completed"], progress["processed"])

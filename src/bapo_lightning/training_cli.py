@@ -81,6 +81,8 @@ class BapoCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the Trainer with the permanent callbacks that the config does not already list."""
         trainer_settings = self._get(self.config_init, "trainer")
+        if trainer_settings.get("precision") == "16-mixed":
+            raise InputError("trainer.precision=16-mixed scales the gradients that we clip; use bf16-mixed")
         if str(trainer_settings.get("strategy")).startswith("fsdp") and "fsdp2" not in str(trainer_settings.strategy):
             raise InputError(
                 "trainer.strategy=fsdp (FSDP1) cannot do manual optimisation; use ddp, or fsdp2 when released"
@@ -166,6 +168,7 @@ def run(arguments: Sequence[str]) -> int:
 def _quieten() -> None:
     """Leave out notices that a user can do nothing about."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -176,6 +179,7 @@ def _quieten() -> None:
         ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
         ".*Total length of `list` across ranks is zero.*",
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
+        ".*You have overridden `transfer_batch_to_device` in `LightningModule`.*",
         ".*The number of training batches .* is smaller than the logging interval.*",
     ):
         warnings.filterwarnings("ignore", message=message)

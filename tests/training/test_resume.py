@@ -120,6 +120,20 @@ def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
             assert torch.equal(value, again_module.state_dict()[key]), (name, key)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])
+def test_a_run_that_max_steps_stopped_goes_on_in_the_middle_of_its_phase(model_folder, tmp_path, steps):
+    """From the checkpoint that is written at the end of Lightning's epoch, which counts the phase as complete."""
+    _, module, _, straight = run(model_folder, tmp_path / "straight")
+    run(model_folder, tmp_path / "stopped", max_steps=steps)
+    trainer, again_module, _, again = run(
+        model_folder, tmp_path / "again", ckpt_path=tmp_path / "stopped" / f"phase_step={steps}.ckpt"
+    )
+    assert again.updates == {n: straight.updates[n] for n in range(steps + 1, LAST + 1)}
+    assert trainer.current_epoch == PHASES
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, again_module.state_dict()[key]), key
+
+
 def test_the_first_rollout_after_a_resume_uses_the_checkpoints_weights(model_folder, tmp_path):
     """B096: the engine's version is the trainer's at every rollout, and staleness restarts at 0 with each phase."""
     _, _, _, straight = run(model_folder, tmp_path / "straight")

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from bapo_lightning.answering import Answer
-from bapo_lightning.callbacks.logging import tensorboard_writer
+from bapo_lightning.callbacks.logging import run_folder, tensorboard_writer
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation import Benchmark, SampleResult, append_result, benchmark_result
@@ -115,8 +115,8 @@ class AIMEEvaluation(Callback):
             f"{result['truncation_rate']:.0%} truncated, after {update} updates)",
             flush=True,
         )
-        if trainer.log_dir is not None:
-            folder = Path(trainer.log_dir)
+        folder = run_folder(trainer)
+        if folder is not None:
             append_result(folder / "results.json", result)
             _write_samples(folder / "samples" / f"{benchmark.name}_{update:06d}.jsonl", answers)
         writer = tensorboard_writer(trainer)

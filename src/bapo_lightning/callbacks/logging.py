@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -70,6 +71,15 @@ def gather_values(trainer: Trainer, values: Tensor, limit: int) -> Tensor:
     padded[: values.numel()] = values
     gathered = trainer.strategy.all_gather(padded).flatten().cpu()
     return gathered[gathered.isfinite()]
+
+
+def run_folder(trainer: Trainer) -> Path | None:
+    """Where this run writes, or None without a logger that has a folder.
+
+    ``trainer.log_dir`` is a collective: read on rank 0 alone it hangs. This is not; only rank 0 is sure to be right.
+    """
+    folders = (getattr(logger, "log_dir", None) for logger in trainer.loggers)
+    return next((Path(folder) for folder in folders if folder is not None), None)
 
 
 def tensorboard_writer(trainer: Trainer) -> SummaryWriter | None:

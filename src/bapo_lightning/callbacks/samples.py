@@ -1,11 +1,10 @@
 """A few responses of every phase, readable in TensorBoard and as JSON lines."""
 
 import json
-from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from bapo_lightning.callbacks.logging import tensorboard_writer
+from bapo_lightning.callbacks.logging import run_folder, tensorboard_writer
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.types import Trajectory
@@ -48,8 +47,9 @@ class SampleWriter(Callback):
         if writer is not None:
             text = "\n\n---\n\n".join(_markdown(t) for t in chosen)
             writer.add_text("samples/rollouts", text, trainer.global_step)
-        if trainer.log_dir is not None:
-            folder = Path(trainer.log_dir) / "samples"
+        run = run_folder(trainer)
+        if run is not None:
+            folder = run / "samples"
             folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(json.dumps(_record(t), ensure_ascii=False) + "\n" for t in chosen)
             (folder / f"phase_{trainer.current_epoch:05d}.jsonl").write_text(lines, encoding="utf-8")

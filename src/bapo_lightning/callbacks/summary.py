@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from bapo_lightning.callbacks.logging import run_folder
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.module import PolicyModule
 
@@ -70,11 +71,12 @@ class RunSummary(Callback):
         lines = ["", f"{strategy}, {trainer.global_step} updates", f"{'':<16}{'first phase':>12}{'last phase':>12}"]
         lines += [f"{name:<16}{_number(before):>12}{_number(after):>12}" for name, before, after in rows]
         lines.append(f"{'minutes':<16}{'':>12}{minutes:>12.1f}")
-        if trainer.log_dir is not None:
+        folder = run_folder(trainer)
+        if folder is not None:
             lines += [
                 "",
-                f"run:          {trainer.log_dir}",
-                f"TensorBoard:  tensorboard --logdir {_root(trainer.log_dir)}",
+                f"run:          {folder}",
+                f"TensorBoard:  tensorboard --logdir {_root(folder)}",
             ]
         return "\n".join(lines)
 
@@ -83,7 +85,6 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _root(log_dir: str) -> Path:
+def _root(folder: Path) -> Path:
     """The folder that holds runs side by side: two above ``runs/<name>/version_<k>``."""
-    parents = Path(log_dir).parents
-    return parents[1] if len(parents) > 2 else Path(log_dir)
+    return folder.parents[1] if len(folder.parents) > 2 else folder
