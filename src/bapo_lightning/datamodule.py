@@ -89,10 +89,11 @@ class ReplayDataModule(LightningDataModule):
                 raise InputError(f"data.{name} must be at least 1, got {value}")
         sampling.require_full_distribution("data.sampling")
         self.task = task
-        self.engine = engine or HFEngine()
-        self.reward = reward or MathReward()
-        self.advantage = advantage or GroupAdvantage()
-        self.buffer = buffer or ReplayBuffer(capacity=groups_per_phase, max_staleness=None)
+        self.engine = HFEngine() if engine is None else engine
+        self.reward = MathReward() if reward is None else reward
+        self.advantage = GroupAdvantage() if advantage is None else advantage
+        # Not `buffer or …`: an empty buffer has length 0 and would be taken for none.
+        self.buffer = ReplayBuffer(capacity=groups_per_phase) if buffer is None else buffer
         self.sampling = sampling
         self.group_size = group_size
         self.groups_per_phase = groups_per_phase

@@ -90,8 +90,8 @@ class PolicyModule(LightningModule):
 
         self.policy = policy
         self.reference: Reference | None = None
-        self.clipping = clipping or BAPOClip()
-        self.optimizer_factory = optimizer or _default_optimizer
+        self.clipping = BAPOClip() if clipping is None else clipping
+        self.optimizer_factory = _default_optimizer if optimizer is None else optimizer
         self.lr_scheduler_factory = lr_scheduler
         self.aggregation = aggregation
         self.kl_coefficient = kl_coefficient

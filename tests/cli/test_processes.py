@@ -76,7 +76,7 @@ def test_kill_9_leaves_the_last_checkpoint_loadable(model_folder, tmp_path):
 @pytest.mark.dist
 @pytest.mark.parametrize("micro_batch_size", [None, 3])
 def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size):
-    """B056, point 13: the same rollouts, curves and weights; text sampled once, groups whole, metrics over all ranks."""
+    """B056: the same rollouts, curves and weights; text sampled once, groups whole, metrics over all ranks."""
     # Plain SGD: Adam's first steps turn rounding errors of tiny gradients into whole steps.
     base = write_config(
         tmp_path, model_folder(), model={"micro_batch_size": micro_batch_size}, trainer={"max_epochs": 3}

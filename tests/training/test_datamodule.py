@@ -1,0 +1,171 @@
+"""Phases: fresh rollouts, whole groups, exact behaviour log-probs, settings that contradict each other."""
+
+import pytest
+import torch
+from counting_task import CountingTask, EvenLength
+from lightning.pytorch import Callback, Trainer
+
+from bapo_lightning.datamodule import ReplayDataModule
+from bapo_lightning.errors import InputError
+from bapo_lightning.models import Policy
+from bapo_lightning.module import PolicyModule
+from bapo_lightning.replay import ReplayBuffer
+from bapo_lightning.rollout import HFEngine, ScriptedEngine
+from bapo_lightning.types import SamplingSettings
+
+
+class Watch(Callback):
+    def __init__(self):
+        self.updates = []
+
+    def on_train_batch_end(self, trainer, pl_module, *args):
+        self.updates.append(pl_module.last_update)
+
+
+class CountingEngine(HFEngine):
+    """The real engine, which remembers at which version it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def generate(self, requests, sampling, precision=None):
+        self.asked.append((self.version, len(requests)))
+        return super().generate(requests, sampling, precision)
+
+
+def fit(folder, *, trainer=None, learning_rate=1e-2, **data):
+    watch = Watch()
+    module = PolicyModule(Policy(str(folder)), optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
+    settings = {
+        "task": CountingTask(),
+        "reward": EvenLength(),
+        "sampling": SamplingSettings(max_new_tokens=6),
+        "group_size": 4,
+        "groups_per_phase": 4,
+        "groups_per_update": 2,
+        "inner_epochs": 2,
+        **data,
+    }
+    datamodule = ReplayDataModule(**settings)
+    Trainer(
+        **{
+            "accelerator": "cpu",
+            "devices": 1,
+            "max_epochs": 3,
+            "logger": False,
+            "callbacks": [watch],
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "reload_dataloaders_every_n_epochs": 1,
+            "use_distributed_sampler": False,
+            **(trainer or {}),
+        }
+    ).fit(module, datamodule)
+    return watch.updates, datamodule
+
+
+def test_one_fresh_rollout_a_phase(model_folder):
+    """Trap 10, B129: three phases ask the engine three times, each time with the weights of the moment."""
+    engine = CountingEngine()
+    updates, _ = fit(model_folder(), engine=engine)
+    assert engine.asked == [(0, 16), (4, 16), (8, 16)]
+    assert len(updates) == 12
+    versions = [u.batch.policy_versions[u.batch.response_mask].unique().tolist() for u in updates]
+    assert versions == [[0]] * 4 + [[4]] * 4 + [[8]] * 4
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_the_first_ratio_of_a_phase_is_one(model_folder, precision):
+    """Traps 26, 27: rollouts and updates compute in the same precision; nothing is clipped at ratio 1.
+
+    In float32 and with mixed precision the two differ by rounding only; with bf16 weights a key-value cache and a full
+    forward pass round differently, so the bound is that of the format.
+    """
+    updates, _ = fit(model_folder(), trainer={"precision": precision})
+    limit = 1e-5 if precision == "32-true" else 0.05
+    for number in (0, 4, 8):
+        update = updates[number]
+        assert update.log_ratio[update.batch.response_mask].abs().max() < limit
+        assert not update.clipped_low.any()
+        assert not update.clipped_high.any()
+    # Behaviour log-probs are float32 even where the weights are bf16: Lightning must not have cast the batch.
+    assert updates[0].batch.rollout_log_probs.dtype == torch.float32
+
+
+def test_without_learning_every_ratio_stays_one(model_folder):
+    """B044: learning rate 0, every inner epoch."""
+    updates, _ = fit(model_folder(), learning_rate=0.0)
+    assert max(u.log_ratio.abs().max() for u in updates) < 1e-5
+
+
+def test_groups_are_whole_in_every_update(model_folder):
+    updates, data = fit(model_folder())
+    prompts = {tuple(e.ids) for e in data.prompts()}
+    for update in updates:
+        rows = [
+            tuple(ids[mask].tolist())
+            for ids, mask in zip(update.batch.prompt_ids, update.batch.prompt_mask, strict=True)
+        ]
+        assert len(rows) == 8
+        assert set(rows) <= prompts
+        assert all(rows.count(row) == 4 for row in rows)
+        first = update.batch.advantages[:, 0].view(2, 4).double()
+        # A group's advantages sum to zero, so the groups were not mixed.
+        torch.testing.assert_close(first.sum(1), torch.zeros(2, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_a_missing_reward_takes_its_response_out(model_folder):
+    """B040: neither 0 nor 1, but out of numerator and denominator, and counted."""
+    updates, data = fit(model_folder(), reward=EvenLength(missing="e"))
+    assert data.phase_metrics["rollout/missing_rewards"] > 0
+    for update in updates:
+        missing = update.batch.rewards.isnan()
+        assert not update.batch.loss_mask[missing].any()
+        assert (update.batch.advantages[missing] == 0).all()
+        assert torch.equal(update.batch.loss_mask[~missing], update.batch.response_mask[~missing])
+    assert any(bool(u.batch.rewards.isnan().any()) for u in updates)
+
+
+def test_long_prompts_are_dropped_and_counted(model_folder):
+    """B090: ``10+1=`` and ``11+1=`` have a token more than the others; none is cut."""
+    _, data = fit(model_folder(), max_prompt_tokens=4)
+    assert len(data.prompts()) == 10
+    assert data.phase_metrics["rollout/dropped_prompts"] == 2
+    assert {len(e.ids) for e in data.prompts()} == {4}
+
+
+def test_empty_responses_pass(model_folder):
+    """B091: responses of nothing but the stop id, beside longer ones; and of no token at all."""
+    engine = ScriptedEngine(["", "ab", "", "abc"])
+    updates, _ = fit(model_folder(), engine=engine)
+    assert updates[0].batch.response_mask.sum(1).min() == 1
+    engine = ScriptedEngine(["", "ab", "", "abc"], append_stop_id=False)
+    updates, _ = fit(model_folder(), engine=engine)
+    assert updates[0].batch.response_mask.sum(1).min() == 0
+    assert all(u.loss == u.loss for u in updates)
+
+
+def test_a_larger_buffer_replays_older_groups_within_the_limit(model_folder):
+    updates, _ = fit(model_folder(), buffer=ReplayBuffer(capacity=8, max_staleness=7), trainer={"max_epochs": 6})
+    ages = [(u.version - u.batch.policy_versions[u.batch.response_mask]).max().item() for u in updates]
+    assert 4 <= max(ages) <= 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"buffer": ReplayBuffer(capacity=4, max_staleness=2)}, ["max_staleness", "at least 3"]),
+        ({"buffer": ReplayBuffer(capacity=3)}, ["data.buffer.capacity", "groups_per_phase"]),
+        ({"group_size": 1}, ["data.group_size"]),
+        ({"inner_epochs": 0}, ["data.inner_epochs"]),
+        ({"groups_per_update": 3}, ["groups_per_update", "groups_per_phase"]),
+        ({"sampling": SamplingSettings(top_k=5)}, ["data.sampling", "top_k"]),
+        ({"sampling": SamplingSettings(temperature=0.0)}, ["data.sampling.temperature"]),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(model_folder, settings, words):
+    with pytest.raises(InputError) as caught:
+        fit(model_folder(), **settings)
+    assert all(word in str(caught.value) for word in words)
