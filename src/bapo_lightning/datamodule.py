@@ -27,7 +27,7 @@ from bapo_lightning.replay import PhaseLoader, ReplayBuffer, rank_share, update_
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
 from bapo_lightning.seeding import generator
-from bapo_lightning.tasks import PromptSource, encode_prompt
+from bapo_lightning.tasks import PromptSource, encode_prompt, render_prompts
 from bapo_lightning.types import SamplingSettings, Sealed, TokenBatch, Trajectory
 
 if TYPE_CHECKING:
@@ -160,23 +160,19 @@ class ReplayDataModule(LightningDataModule):
             InputError: No prompt is left.
         """
         if not self._prompts:
-            policy = self.module.policy
-            encoded = [EncodedPrompt(p, encode_prompt(policy.tokenizer, p)) for p in self.task.load()]
-            self._prompts = [e for e in encoded if len(e.ids) <= self.max_prompt_tokens]
-            self.num_dropped_prompts = len(encoded) - len(self._prompts)
-            if not self._prompts:
-                raise InputError(
-                    f"data.max_prompt_tokens = {self.max_prompt_tokens} drops all {len(encoded)} prompts; the "
-                    f"shortest has {min(len(e.ids) for e in encoded)} tokens"
-                )
-            longest = max(len(e.ids) for e in self._prompts)
-            limit = policy.max_length
-            if limit is not None and longest + self.sampling.max_new_tokens > limit:
-                raise InputError(
-                    f"data.sampling.max_new_tokens = {self.sampling.max_new_tokens} after a prompt of {longest} tokens "
-                    f"goes beyond the {limit} positions of the model; lower it, or data.max_prompt_tokens"
-                )
+            rendered = render_prompts(self.module.policy.tokenizer, self.task.load(), self.max_prompt_tokens)
+            self._prompts = [EncodedPrompt(prompt, ids) for prompt, ids in rendered.items]
+            self.num_dropped_prompts = rendered.num_dropped
+            self._require_positions("data.sampling", self.sampling, max(len(e.ids) for e in self._prompts))
         return self._prompts
+
+    def _require_positions(self, key: str, sampling: SamplingSettings, longest_prompt: int) -> None:
+        limit = self.module.policy.max_length
+        if limit is not None and longest_prompt + sampling.max_new_tokens > limit:
+            raise InputError(
+                f"{key}: max_new_tokens = {sampling.max_new_tokens} after a prompt of {longest_prompt} tokens goes "
+                f"beyond the {limit} positions of the model; at most {limit - longest_prompt} fit"
+            )
 
     # --- training ---------------------------------------------------------------------------------------------------
 
@@ -274,6 +270,8 @@ class ReplayDataModule(LightningDataModule):
         assert self.trainer is not None
         loaders: list[Iterable[AnswerBatch]] = []
         for benchmark in self.benchmarks:
+            longest = max(len(encode_prompt(self.module.policy.tokenizer, p)) for p in benchmark.problems())
+            self._require_positions(f"benchmark {benchmark.name}", benchmark.sampling, longest)
             items = [
                 AnswerRequest(prompt, sample_index, benchmark.sampling)
                 for prompt, sample_index in benchmark.items(self.trainer.global_rank, self.trainer.world_size)

@@ -187,7 +187,7 @@ def test_predict_writes_a_line_a_prompt(config, tmp_path):
         ("--data.group_size=1", ["data.group_size", "1"]),
         ("--data.groups_per_update=3", ["groups_per_update", "groups_per_phase"]),
         ("--data.max_prompt_tokens=1", ["data.max_prompt_tokens", "drops all 12 prompts"]),
-        ("--data.sampling.max_new_tokens=300", ["data.sampling.max_new_tokens", "256 positions"]),
+        ("--data.sampling.max_new_tokens=300", ["data.sampling", "max_new_tokens = 300", "256 positions"]),
         ("--model.policy.path=/no/such/folder", ["model.policy.path", "/no/such/folder"]),
         ("--model.policy.dtype=float8", ["model.policy.dtype", "float8"]),
         ("--trainer.gradient_clip_val=1.0", ["trainer.gradient_clip_val", "model.max_grad_norm"]),

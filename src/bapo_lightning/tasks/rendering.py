@@ -65,7 +65,8 @@ def render_prompts(tokenizer: Any, prompts: Sequence[Prompt], max_prompt_tokens:
     if not kept:
         shortest = min((len(ids) for _, ids in encoded), default=0)
         raise InputError(
-            f"max_prompt_tokens = {max_prompt_tokens} drops all {len(encoded)} prompts; the shortest has {shortest} tokens"
+            f"data.max_prompt_tokens = {max_prompt_tokens} drops all {len(encoded)} prompts; "
+            f"the shortest has {shortest} tokens"
         )
     return RenderedPrompts(items=kept, num_dropped=len(encoded) - len(kept))
 

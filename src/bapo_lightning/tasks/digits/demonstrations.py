@@ -26,16 +26,16 @@ class Demonstrator:
     r"""Writes responses that are right except for calibrated mistakes.
 
     A response opens with a word, states the running sums modulo 10, and closes with a word, the box and the end token.
-    Each running sum is wrong with probability ``error_rate``, any of the nine wrong digits alike; later sums go on from
-    it. After an error the writer hesitates, ``hmm hold on``, and again with probability ``hesitation`` each time, so
-    that now and then it runs into the token limit. One time in ten it then starts anew, ``wait``; otherwise it goes on,
-    and puts ``maybe`` before its box. So wrong responses are longer than right ones, as a reasoning model's are
-    (arXiv 2510.18927, Fig. 6), and all that follows an error is highly predictable.
+    Each running sum is wrong with probability ``error_rate``, any of the nine wrong digits alike. After a wrong one the
+    writer is stuck: ``hmm`` stands for the sums that are left. One time in ten it starts anew, ``wait``; else, or if
+    that goes wrong too, it hesitates, ``let me see``, and again with probability ``hesitation`` each time, so that now
+    and then it runs into the token limit; then it gives up, ``lost``. So wrong responses are longer than right ones, as
+    a reasoning model's are (arXiv 2510.18927, Fig. 6), and all that follows an error is highly predictable.
 
     Two examples, for the digits 3 1 4 1 5 9::
 
         okay 3 4 8 9 4 3 so \boxed{ 3 } <eos>
-        well 3 4 7 hmm hold on hmm hold on 8 3 2 maybe \boxed{ 2 } <eos>
+        well 3 4 7 hmm hmm hmm let me see let me see lost <eos>
 
     Args:
         error_rate: Probability of a wrong running sum, in [0, 1). With n digits about (1 − error_rate)ⁿ of the

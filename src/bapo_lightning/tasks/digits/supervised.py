@@ -65,7 +65,7 @@ def build_policy(seed: int) -> Any:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "digits", "weights"))
-        return LlamaForCausalLM(config)
+        return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
 class Demonstrations(IterableDataset[Example]):

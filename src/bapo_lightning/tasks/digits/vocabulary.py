@@ -58,7 +58,7 @@ def build_tokenizer() -> Any:
     pieces = Regex(r"\\boxed\{|[0-9]|[A-Za-z]+|<[a-z]+>|.")
     words.pre_tokenizer = Sequence([WhitespaceSplit(), Split(pieces, behavior="isolated")])
     words.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, TOKEN_IDS[BOS])])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=words,
         pad_token=PAD,
         bos_token=BOS,
