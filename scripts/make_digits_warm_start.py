@@ -1,8 +1,8 @@
 """Make the warm-started policy of the built-in digits task, and measure the regime that it starts RL in.
 
 Two knobs set the regime: ``--error-rate`` (success after the warm start) and ``--hesitation`` (length of failures
-against successes, and so the positive share). The folder that the package ships was made with the defaults; name another
-one in a config as ``model.policy.path``.
+against successes, and so the positive share). The folder that the package ships was made with the defaults; name
+another one in a config as ``model.policy.path``.
 """
 
 import argparse

@@ -57,9 +57,7 @@ class EntropyClipMonitor(Callback):
         """Log what the rollout phase was like, at the update it precedes."""
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(datamodule, ReplayDataModule) and datamodule.phase_metrics:
-            log_at_update(
-                trainer, pl_module, {**datamodule.phase_metrics, "rollout/phase": float(trainer.current_epoch)}
-            )
+            log_at_update(trainer, {**datamodule.phase_metrics, "rollout/phase": float(trainer.current_epoch)})
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -76,7 +74,7 @@ class EntropyClipMonitor(Callback):
             **percentiles(ratios, "ratio"),
             "clip/one": 1.0,
         }
-        log_at_update(trainer, pl_module, metrics)
+        log_at_update(trainer, metrics)
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         shown = {"entropy": metrics.get("policy/entropy"), "reward": datamodule.phase_metrics.get("rollout/reward")}
         for name, value in shown.items():

@@ -48,7 +48,8 @@ class AIMEEvaluation(Callback):
         for benchmark in self.benchmarks:
             benchmark.problems()
         limit = trainer.limit_test_batches if stage == "test" else trainer.limit_val_batches
-        if limit != 1.0:
+        # 1.0 is all batches, the whole number 1 is one batch, and the two are equal.
+        if isinstance(limit, int) or limit != 1.0:
             raise InputError(
                 f"trainer.limit_{'test' if stage == 'test' else 'val'}_batches would cut a benchmark short; set the "
                 "benchmark's own limit instead"

@@ -59,15 +59,19 @@ def update_sums(update: UpdateRecord) -> dict[str, MetricSum]:
 def update_values(update: UpdateRecord) -> dict[str, float]:
     """Numbers that every rank has alike: bounds search and optimizer."""
     bounds = update.bounds
-    return {
-        "clip/search_steps": float(bounds.steps),
-        "clip/saturated": float(bounds.saturated),
-        "clip/reachable": float(bounds.reachable),
+    balance = {
         "clip/measure": bounds.measure,
         "balance/value_share": bounds.value_share,
         "balance/gradient_share": bounds.gradient_share,
         "balance/value_share_before": bounds.value_share_before,
         "balance/gradient_share_before": bounds.gradient_share_before,
+    }
+    return {
+        # An update without advantages has no balance; a share of 1 would only look like one.
+        **({} if bounds.empty else balance),
+        "clip/search_steps": float(bounds.steps),
+        "clip/saturated": float(bounds.saturated),
+        "clip/reachable": float(bounds.reachable),
         "optim/grad_norm": update.grad_norm,
         "optim/lr": update.learning_rate,
         "optim/skipped": float(update.skipped),

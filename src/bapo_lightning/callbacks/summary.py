@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -22,36 +23,48 @@ class _PhaseRow:
     high: float | None
 
 
+_TAGS = {
+    "entropy": "policy/entropy",
+    "value_share": "balance/value_share",
+    "low": "clip/bound_low",
+    "high": "clip/bound_high",
+}
+
+
 class RunSummary(Callback):
-    """Prints the first and the last phase of this run side by side when it ends."""
+    """Prints the first and the last phase of this run side by side when it ends. It reads what the monitor logs."""
 
     def __init__(self) -> None:
         self._started = 0.0
         self._first: _PhaseRow | None = None
         self._last: _PhaseRow | None = None
+        self._values: dict[str, list[float]] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
         self._started = time.monotonic()
         self._first = self._last = None
+        self._values = {}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take down what was logged for the update."""
+        logged = trainer.callback_metrics
+        for name, tag in _TAGS.items():
+            if tag in logged:
+                self._values.setdefault(name, []).append(float(logged[tag]))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take down the phase from what was logged for it."""
+        """Average the phase."""
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(datamodule, ReplayDataModule)
-
-        def mean(tag: str) -> float | None:
-            value = trainer.callback_metrics.get(tag)
-            return None if value is None else float(value)
-
+        means = {name: sum(values) / len(values) for name, values in self._values.items()}
         self._last = _PhaseRow(
-            success=datamodule.phase_metrics.get("rollout/success"),
-            entropy=mean("policy/entropy"),
-            value_share=mean("balance/value_share"),
-            low=mean("clip/bound_low"),
-            high=mean("clip/bound_high"),
+            success=datamodule.phase_metrics.get("rollout/success"), **{name: means.get(name) for name in _TAGS}
         )
         self._first = self._first or self._last
+        self._values = {}
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the table on rank 0."""
