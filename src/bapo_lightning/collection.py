@@ -9,19 +9,12 @@ import torch
 import torch.distributed as dist
 
 from bapo_lightning.advantages import AdvantageEstimator
+from bapo_lightning.deck import EncodedPrompt
 from bapo_lightning.errors import InputError
 from bapo_lightning.rewards import Reward
 from bapo_lightning.rollout import RolloutEngine
 from bapo_lightning.seeding import derive_seed
-from bapo_lightning.types import GenerationRequest, Prompt, SamplingSettings, Trajectory
-
-
-@dataclass(frozen=True)
-class EncodedPrompt:
-    """A prompt with the token ids that the policy reads."""
-
-    prompt: Prompt
-    ids: tuple[int, ...]
+from bapo_lightning.types import GenerationRequest, SamplingSettings, Trajectory
 
 
 @dataclass(frozen=True)

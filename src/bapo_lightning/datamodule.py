@@ -1,19 +1,17 @@
 """The DataModule: prompts → rollouts → buffer → loader. It owns all data state of a run."""
 
-import hashlib
 import time
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from bapo_lightning.advantages import AdvantageEstimator, GroupAdvantage
 from bapo_lightning.answering import Answer, AnswerRequest, answer
 from bapo_lightning.collection import (
-    EncodedPrompt,
     GroupRequest,
     assign_advantages,
     gather,
@@ -21,13 +19,14 @@ from bapo_lightning.collection import (
     sample_groups,
     score,
 )
+from bapo_lightning.deck import PromptDeck
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation import Benchmark
 from bapo_lightning.replay import PhaseLoader, ReplayBuffer, rank_share, update_order
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
 from bapo_lightning.seeding import generator
-from bapo_lightning.tasks import PromptSource, encode_prompt, render_prompts
+from bapo_lightning.tasks import PromptSource, encode_prompt
 from bapo_lightning.types import SamplingSettings, Sealed, TokenBatch, Trajectory
 
 if TYPE_CHECKING:
@@ -37,6 +36,19 @@ AnswerBatch = Sealed[list[AnswerRequest]]
 
 ANSWERS_PER_BATCH = 256
 """Responses handed to the engine at a time in evaluation; the engine cuts them into batches of its own."""
+
+
+@dataclass(frozen=True)
+class _Dealing:
+    """How a phase was sampled and is dealt out.
+
+    A phase that a checkpoint interrupted ends as it began, whatever the config says now; the next goes by the config.
+    """
+
+    groups_per_update: int
+    inner_epochs: int
+    temperature: float
+    length_limit: int
 
 
 class ReplayDataModule(LightningDataModule):
@@ -122,11 +134,19 @@ class ReplayDataModule(LightningDataModule):
                 f"{groups_per_phase}: a phase would not fit"
             )
         self._updates_per_phase = updates_per_phase
-        self._prompts: list[EncodedPrompt] = []
         self._phase = -1
+        self._dealing = self._typed_dealing()
         self._restored = False
         self._phase_group_ids: list[int] = []
         self._groups_sampled = 0
+
+    def _typed_dealing(self) -> "_Dealing":
+        return _Dealing(
+            groups_per_update=self.groups_per_update,
+            inner_epochs=self.inner_epochs,
+            temperature=self.sampling.temperature,
+            length_limit=self.sampling.max_new_tokens,
+        )
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 
@@ -153,18 +173,16 @@ class ReplayDataModule(LightningDataModule):
                     f"got {self.trainer.reload_dataloaders_every_n_epochs}"  # type: ignore[attr-defined]
                 )
 
-    def prompts(self) -> list[EncodedPrompt]:
-        """The task's prompts that fit, rendered and encoded once.
+    @cached_property
+    def deck(self) -> PromptDeck:
+        """The task's prompts, rendered and encoded once.
 
         Raises:
-            InputError: No prompt is left.
+            InputError: The task cannot be read, no prompt fits, or the model has too few positions for the longest.
         """
-        if not self._prompts:
-            rendered = render_prompts(self.module.policy.tokenizer, self.task.load(), self.max_prompt_tokens)
-            self._prompts = [EncodedPrompt(prompt, ids) for prompt, ids in rendered.items]
-            self.num_dropped_prompts = rendered.num_dropped
-            self._require_positions("data.sampling", self.sampling, max(len(e.ids) for e in self._prompts))
-        return self._prompts
+        deck = PromptDeck.from_task(self.task, self.module.policy.tokenizer, self.max_prompt_tokens, self.seed)
+        self._require_positions("data.sampling", self.sampling, deck.longest)
+        return deck
 
     def _require_positions(self, key: str, sampling: SamplingSettings, longest_prompt: int) -> None:
         limit = self.module.policy.max_length
@@ -184,6 +202,7 @@ class ReplayDataModule(LightningDataModule):
             self._restored = False
         else:
             self._roll_out(self._phase + 1)
+        dealing = self._dealing
         buffered = {group[0].group_id: group for group in self.buffer.groups}
         groups = [buffered[group_id] for group_id in self._phase_group_ids]
         policy = self.module.policy
@@ -192,12 +211,14 @@ class ReplayDataModule(LightningDataModule):
             batch = TokenBatch.from_trajectories(
                 trajectories,
                 pad_id=policy.pad_id,
-                temperature=self.sampling.temperature,
-                length_limit=self.sampling.max_new_tokens,
+                temperature=dealing.temperature,
+                length_limit=dealing.length_limit,
             )
             return Sealed(batch)
 
-        order = update_order(len(groups), self.groups_per_update, self.inner_epochs, seed=self.seed, phase=self._phase)
+        order = update_order(
+            len(groups), dealing.groups_per_update, dealing.inner_epochs, seed=self.seed, phase=self._phase
+        )
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         return PhaseLoader(groups, [rank_share(update, rank, world_size) for update in order], collate)
 
@@ -208,7 +229,9 @@ class ReplayDataModule(LightningDataModule):
         version = self.sync_engine()
         requests = [
             GroupRequest(encoded, group_id)
-            for group_id, encoded in enumerate(self._next_prompts(self.groups_per_phase), self._groups_sampled)
+            for group_id, encoded in enumerate(
+                self.deck.draw(self._groups_sampled, self.groups_per_phase), self._groups_sampled
+            )
         ]
         local = sample_groups(
             requests[self.trainer.global_rank :: self.trainer.world_size],
@@ -229,11 +252,12 @@ class ReplayDataModule(LightningDataModule):
             version + self._updates_per_phase - 1,
         )
         self._phase = phase
+        self._dealing = self._typed_dealing()
         self._phase_group_ids = [group[0].group_id for group in chosen]
         self.phase_trajectories = [trajectory for group in chosen for trajectory in group]
         self.phase_metrics = {
             **rollout_metrics(trajectories, self.group_size),
-            "rollout/dropped_prompts": float(self.num_dropped_prompts),
+            "rollout/dropped_prompts": float(self.deck.num_dropped),
             "time/rollout_seconds": sampled - started,
             "time/reward_seconds": time.perf_counter() - sampled,
         }
@@ -252,16 +276,6 @@ class ReplayDataModule(LightningDataModule):
         if self.engine.version != version:
             raise RuntimeError(f"the rollout engine reports version {self.engine.version} after a sync to {version}")
         return version
-
-    def _next_prompts(self, count: int) -> list[EncodedPrompt]:
-        """The next prompts of an endless sequence of seeded permutations; the cursor is the number of groups so far."""
-        prompts = self.prompts()
-        chosen: list[EncodedPrompt] = []
-        while len(chosen) < count:
-            round_number, start = divmod(self._groups_sampled + len(chosen), len(prompts))
-            order = torch.randperm(len(prompts), generator=generator(self.seed, "prompts", round_number)).tolist()
-            chosen += [prompts[i] for i in order[start : start + count - len(chosen)]]
-        return chosen
 
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
@@ -286,7 +300,7 @@ class ReplayDataModule(LightningDataModule):
     def predict_dataloader(self) -> Iterable[AnswerBatch]:
         """One response to each prompt of the task."""
         assert self.trainer is not None
-        share = self.prompts()[self.trainer.global_rank :: self.trainer.world_size]
+        share = self.deck.prompts[self.trainer.global_rank :: self.trainer.world_size]
         items = [AnswerRequest(prompt=e.prompt, sample_index=0, sampling=self.sampling) for e in share]
         return _batches(items)
 
@@ -308,9 +322,10 @@ class ReplayDataModule(LightningDataModule):
         return {
             "phase": self._phase,
             "phase_group_ids": self._phase_group_ids,
+            "dealing": asdict(self._dealing),
             "groups_sampled": self._groups_sampled,
             "buffer": self.buffer.state_dict(),
-            "prompts": self._fingerprint,
+            "prompts": self.deck.fingerprint,
             "seed": self.seed,
         }
 
@@ -320,7 +335,7 @@ class ReplayDataModule(LightningDataModule):
         Raises:
             InputError: The prompts or the seed are not those of the checkpoint.
         """
-        if state_dict["prompts"] != self._fingerprint:
+        if state_dict["prompts"] != self.deck.fingerprint:
             raise InputError(
                 "data.task: the prompts are not those of the checkpoint, so the run cannot go on where it stopped; "
                 "give the same data (and data.max_prompt_tokens), or start a new run from exported weights"
@@ -332,16 +347,10 @@ class ReplayDataModule(LightningDataModule):
             )
         self._phase = state_dict["phase"]
         self._phase_group_ids = list(state_dict["phase_group_ids"])
+        self._dealing = _Dealing(**state_dict["dealing"])
         self._groups_sampled = state_dict["groups_sampled"]
         self.buffer.load_state_dict(state_dict["buffer"])
         self._restored = self._phase >= 0
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256()
-        for encoded in self.prompts():
-            digest.update(repr((encoded.prompt.id, encoded.ids, encoded.prompt.answer)).encode())
-        return digest.hexdigest()
 
     def teardown(self, stage: str) -> None:
         """Stop the reward's worker processes."""

@@ -64,6 +64,9 @@ class BapoCLI(LightningCLI):
         settings = self.config[self.subcommand]
         logger = settings.trainer.logger
         self.run_folder = RunFolder.from_logger_settings(logger) if logger else None
+        if settings.get("weights_only") is None:
+            # A checkpoint is data here; one that would run code is refused.
+            settings.weights_only = True
         path = settings.get("ckpt_path")
         if path == "last":
             if self.run_folder is None:
@@ -180,6 +183,7 @@ def _quieten() -> None:
         ".*Total length of `list` across ranks is zero.*",
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
         ".*You have overridden `transfer_batch_to_device` in `LightningModule`.*",
+        ".*`weights_only` was not set.*",
         ".*The number of training batches .* is smaller than the logging interval.*",
     ):
         warnings.filterwarnings("ignore", message=message)

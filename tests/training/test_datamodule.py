@@ -102,7 +102,7 @@ def test_without_learning_every_ratio_stays_one(model_folder):
 
 def test_groups_are_whole_in_every_update(model_folder):
     updates, data = fit(model_folder())
-    prompts = {tuple(e.ids) for e in data.prompts()}
+    prompts = {tuple(e.ids) for e in data.deck.prompts}
     for update in updates:
         rows = [
             tuple(ids[mask].tolist())
@@ -131,9 +131,9 @@ def test_a_missing_reward_takes_its_response_out(model_folder):
 def test_long_prompts_are_dropped_and_counted(model_folder):
     """B090: ``10+1=`` and ``11+1=`` have a token more than the others; none is cut."""
     _, data = fit(model_folder(), max_prompt_tokens=4)
-    assert len(data.prompts()) == 10
+    assert len(data.deck.prompts) == 10
     assert data.phase_metrics["rollout/dropped_prompts"] == 2
-    assert {len(e.ids) for e in data.prompts()} == {4}
+    assert {len(e.ids) for e in data.deck.prompts} == {4}
 
 
 def test_empty_responses_pass(model_folder):

@@ -45,7 +45,9 @@ class Watch(Callback):
         self.rolled_out.append(trainer.global_step)
 
 
-def run(model_folder, folder: Path, *, ckpt_path=None, lora=False, buffer=None, num_prompts=12, **settings):
+def run(
+    model_folder, folder: Path, *, ckpt_path=None, lora=False, buffer=None, num_prompts=12, inner_epochs=2, **settings
+):
     torch.manual_seed(0)
     module = PolicyModule(
         Policy(str(model_folder()), lora=LoRA(rank=2) if lora else None),
@@ -61,7 +63,7 @@ def run(model_folder, folder: Path, *, ckpt_path=None, lora=False, buffer=None, 
         group_size=4,
         groups_per_phase=4,
         groups_per_update=2,
-        inner_epochs=2,
+        inner_epochs=inner_epochs,
     )
     watch = Watch()
     every_update = ModelCheckpoint(
@@ -151,7 +153,17 @@ def test_prompts_go_on_where_they_stopped(model_folder, tmp_path):
         prompt_ids = (straight if number <= 5 else again).updates[number][5]
         trained.update(tuple(token for token in row if token != 2) for row in prompt_ids)
     # Group size 4 × 2 inner epochs.
-    assert trained == {encoded.ids: 8 for encoded in data.prompts()}
+    assert trained == {encoded.ids: 8 for encoded in data.deck.prompts}
+
+
+def test_an_interrupted_phase_ends_as_it_began_whatever_is_typed_now(model_folder, tmp_path):
+    """Update 6 of phases of 4: the phase still has 4 updates and its own temperature; the next one has 2."""
+    _, _, _, straight = run(model_folder, tmp_path / "straight")
+    *_, again = run(
+        model_folder, tmp_path / "again", ckpt_path=tmp_path / "straight" / "update_step=6.ckpt", inner_epochs=1
+    )
+    assert sorted(again.updates) == [7, 8, 9, 10]
+    assert [again.updates[n] for n in (7, 8)] == [straight.updates[n] for n in (7, 8)]
 
 
 def test_other_prompts_are_refused(model_folder, tmp_path):

@@ -1,9 +1,9 @@
 """The resolved config of every run, beside its curves; it reruns as is."""
 
-from pathlib import Path
-
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
+
+from bapo_lightning.callbacks.logging import run_folder
 
 
 class SavedConfig(SaveConfigCallback):
@@ -14,15 +14,13 @@ class SavedConfig(SaveConfigCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write the file once, on rank 0."""
-        log_dir = trainer.log_dir  # a collective: it is broadcast
-        if self.already_saved or log_dir is None:
+        folder = run_folder(trainer)
+        if self.already_saved or folder is None or not trainer.is_global_zero:
             return
         self.already_saved = True
-        if not trainer.is_global_zero:
-            return
         text = self.parser.dump(self.config, skip_none=False)
         stem = "config" if stage == "fit" else f"config_{stage}"
-        path = Path(log_dir) / f"{stem}.yaml"
+        path = folder / f"{stem}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.read_text(encoding="utf-8") != text:
             number = 1
