@@ -47,3 +47,15 @@ class NeverScored(Reward):
         finish_reasons: Sequence[str] | None = None,
     ) -> list[Score]:
         return [Score(float("nan"), "timeout") for _ in responses]
+
+
+class OneForAll(Reward):
+    """A faulty reward: one score for the whole batch."""
+
+    def score(
+        self,
+        responses: Sequence[str | None],
+        answers: Sequence[str | list[str]],
+        finish_reasons: Sequence[str] | None = None,
+    ) -> list[Score]:
+        return [Score(1.0, "correct")]

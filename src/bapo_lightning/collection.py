@@ -91,6 +91,11 @@ def score(trajectories: Sequence[Trajectory], reward: Reward) -> list[Trajectory
         [t.prompt.answer for t in trajectories],
         [t.completion.finish_reason for t in trajectories],
     )
+    if len(scores) != len(trajectories):
+        raise InputError(
+            f"data.reward: {type(reward).__name__} returned {len(scores)} scores for {len(trajectories)} responses; "
+            "it must return one for each, in their order"
+        )
     return [
         replace(trajectory, reward=None if verdict.is_missing else verdict.value, reward_status=verdict.status)
         for trajectory, verdict in zip(trajectories, scores, strict=True)

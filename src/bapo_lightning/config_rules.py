@@ -48,12 +48,15 @@ def check_config_files(arguments: Sequence[str]) -> None:
         if not path.is_file():
             continue
         try:
-            yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise InputError(f"{path}:{line}: this is not YAML: {error.problem}") from error
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise InputError(f"{path}: this is not a YAML text file: {error}") from error
+        if not isinstance(content, dict):
+            found = "nothing" if content is None else f"a {type(content).__name__}"
+            raise InputError(f"{path}: a config maps keys to values, this file holds {found}")
 
 
 class ConfigParser(LightningArgumentParser):
@@ -87,6 +90,7 @@ _UNHELPFUL = ("Expected a <class 'NoneType'>", "Subtypes:")
 def _shortened(message: str) -> str:
     """Keep, of a list of what each alternative type would have wanted, what concerns the user's value."""
     message = "\n".join(line for line in message.strip().splitlines() if "Expected a path but" not in line)
+    message = message.partition("\nSubclass types expect one of")[0].rstrip()
     head, found, rest = message.partition("Does not validate against any of the Union subtypes")
     if not found:
         return head

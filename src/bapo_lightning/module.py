@@ -125,10 +125,16 @@ class PolicyModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer over trainable weights, and its schedule."""
-        optimizer = self.optimizer_factory([p for p in self.policy.parameters() if p.requires_grad])
+        try:
+            optimizer = self.optimizer_factory([p for p in self.policy.parameters() if p.requires_grad])
+        except (TypeError, ValueError) as error:
+            raise InputError(f"model.optimizer: {error}") from error
         if self.lr_scheduler_factory is None:
             return optimizer
-        return [optimizer], [self.lr_scheduler_factory(optimizer)]
+        try:
+            return [optimizer], [self.lr_scheduler_factory(optimizer)]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"model.lr_scheduler: {error}") from error
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Unseal a batch; token batches move to the device, requests for answers have none."""

@@ -198,6 +198,9 @@ def test_predict_writes_a_line_a_prompt(config, tmp_path):
         ("--trainer.max_epochs=two", ["trainer.max_epochs", "int"]),
         ("--ckpt_path=/no/such.ckpt", ["ckpt_path", "/no/such.ckpt"]),
         ("--ckpt_path=last", ["ckpt_path=last", "last.ckpt"]),
+        ("--model.optimizer.lr=-1", ["model.optimizer", "-1"]),
+        ("--data.task=null", ["data.task", "None"]),
+        ("--data.reward=counting_task.OneForAll", ["data.reward", "1 scores for 16 responses"]),
         ("--data.reward=counting_task.NeverScored", ["data.reward", "timeout 16"]),
     ],
 )
@@ -219,6 +222,22 @@ def test_a_broken_yaml_names_file_and_line(config, refused, tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("data:\n  group_size: 4\n  task: {class_path: [\n")
     assert "bad.yaml:4" in refused("fit", "--config", config, "--config", bad)
+
+
+@pytest.mark.parametrize(("text", "word"), [("", "nothing"), ("[1, 2]\n", "list")])
+def test_a_config_without_keys_is_named(config, refused, tmp_path, text, word):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(text)
+    message = refused("fit", "--config", config, "--config", bad)
+    assert "bad.yaml" in message
+    assert word in message
+
+
+def test_a_finished_run_says_that_nothing_is_left(config, capsys):
+    assert main(["fit", "--config", str(config)]) == 0
+    capsys.readouterr()
+    assert main(["fit", "--config", str(config), "--ckpt_path=last"]) == 0
+    assert "no update was made: the run stands at update 4" in capsys.readouterr().out
 
 
 def test_bounds_start_beyond_max_is_refused(config, refused):

@@ -68,7 +68,15 @@ class RunSummary(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the table on rank 0."""
-        if trainer.is_global_zero and self._first is not None and self._last is not None:
+        if not trainer.is_global_zero:
+            return
+        if self._first is None or self._last is None:
+            print(
+                f"no update was made: the run stands at update {trainer.global_step} after {trainer.current_epoch} phases, "
+                f"and trainer.max_epochs = {trainer.max_epochs}, trainer.max_steps = {trainer.max_steps}",
+                flush=True,
+            )
+        else:
             assert isinstance(pl_module, PolicyModule)
             print(self._render(trainer, type(pl_module.clipping).__name__, self._first, self._last), flush=True)
 
