@@ -94,7 +94,7 @@ def score(trajectories: Sequence[Trajectory], reward: Reward) -> list[Trajectory
     if len(scores) != len(trajectories):
         raise InputError(
             f"data.reward: {type(reward).__name__} returned {len(scores)} scores for {len(trajectories)} responses; "
-            "it must return one for each, in their order"
+            "it must return one for each, in order"
         )
     return [
         replace(trajectory, reward=None if verdict.is_missing else verdict.value, reward_status=verdict.status)

@@ -173,8 +173,12 @@ def _quieten() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in (
+        "pytorch.utilities.rank_zero",
+        "pytorch.trainer.connectors.checkpoint_connector",
+        "fabric.utilities.seed",
+    ):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -186,7 +190,6 @@ def _quieten() -> None:
         ".*Total length of `list` across ranks is zero.*",
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
         ".*You have overridden `transfer_batch_to_device` in `LightningModule`.*",
-        ".*`weights_only` was not set.*",
         ".*The number of training batches .* is smaller than the logging interval.*",
     ):
         warnings.filterwarnings("ignore", message=message)

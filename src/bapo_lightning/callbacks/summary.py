@@ -72,8 +72,8 @@ class RunSummary(Callback):
             return
         if self._first is None or self._last is None:
             print(
-                f"no update was made: the run stands at update {trainer.global_step} after {trainer.current_epoch} phases, "
-                f"and trainer.max_epochs = {trainer.max_epochs}, trainer.max_steps = {trainer.max_steps}",
+                f"no update was made: the run stands at update {trainer.global_step} in phase {trainer.current_epoch}, "
+                f"trainer.max_epochs is {trainer.max_epochs} and trainer.max_steps is {trainer.max_steps}",
                 flush=True,
             )
         else:
