@@ -2,18 +2,15 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from command import write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from bapo_lightning.cli import main
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
-from command import write_config
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 CONTRACT = [

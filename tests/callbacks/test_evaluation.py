@@ -1,19 +1,15 @@
 """Benchmarks end to end: the extractor is wired in, and what would lie is refused."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from command import write_config
 
 from bapo_lightning.callbacks import AIMEEvaluation
 from bapo_lightning.cli import main
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation import Benchmark
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
-from command import write_config
 
 
 @pytest.fixture

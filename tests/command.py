@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parent
 
 
 def write_config(folder: Path, model_folder: Path, name: str = "config.yaml", **changes) -> Path:
