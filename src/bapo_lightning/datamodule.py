@@ -269,7 +269,7 @@ class ReplayDataModule(LightningDataModule):
             The version: policy updates so far.
         """
         assert self.trainer is not None
-        version = self.trainer.global_step
+        version = self.module.updates_done
         if self.engine.version < 0:
             self.engine.attach(self.module.policy)
         self.engine.sync_weights(version)

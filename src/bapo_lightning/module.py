@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -101,6 +102,7 @@ class PolicyModule(LightningModule):
         self.micro_batch_size = micro_batch_size
         self.last_update: UpdateRecord | None = None
         """What the newest update saw and did; callbacks read it in ``on_train_batch_end``."""
+        self._updates_of_checkpoint = 0
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 
@@ -264,6 +266,15 @@ class PolicyModule(LightningModule):
         strategy = self.trainer.strategy
         return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext()
 
+    @property
+    def updates_done(self) -> int:
+        """Policy updates behind the present weights.
+
+        Lightning counts them while it trains; for a checkpoint that is only evaluated its own count is the answer.
+        """
+        training = self.trainer.state.fn == TrainerFn.FITTING
+        return self.trainer.global_step if training else self._updates_of_checkpoint
+
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
     @property
@@ -308,6 +319,7 @@ class PolicyModule(LightningModule):
         Raises:
             InputError: Weights do not fit, or the data state of the run is missing.
         """
+        self._updates_of_checkpoint = checkpoint["global_step"]
         own, given = self.state_dict(), checkpoint["state_dict"]
         differences = [f"{name} is missing" for name in sorted(own.keys() - given.keys())]
         differences += [f"{name} is not in the model" for name in sorted(given.keys() - own.keys())]

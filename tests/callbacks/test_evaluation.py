@@ -42,6 +42,24 @@ def test_a_canned_right_answer_scores_one(validate):
     assert result["settings"]["temperature"] == 0.6
 
 
+def test_a_checkpoint_is_scored_under_its_own_number_of_updates(model_folder, tmp_path):
+    """In the folder of its run, beside the config of the training, which stays as it was."""
+    path = tmp_path / "bench.jsonl"
+    path.write_text('{"problem": "1+1=", "answer": "2"}\n')
+    benchmark = {"path": str(path), "k": 1, "max_new_tokens": 4, "as_chat": False}
+    callback = {"class_path": "AIMEEvaluation", "init_args": {"benchmarks": [benchmark], "every_n_phases": 99}}
+    config = write_config(tmp_path, model_folder(), trainer={"callbacks": [callback]})
+    assert main(["fit", "--config", str(config)]) == 0
+    folder = tmp_path / "runs/test/version_0"
+    before = (folder / "config.yaml").read_text()
+    assert main(["validate", "--config", str(config), "--ckpt_path", "last"]) == 0
+    (result,) = json.loads((folder / "results.json").read_text())["results"]
+    assert result["update"] == 4
+    assert (folder / "samples/bench_000004.jsonl").is_file()
+    assert (folder / "config.yaml").read_text() == before
+    assert (folder / "config_validate.yaml").is_file()
+
+
 def test_one_of_two_samples(validate):
     """B142: correct [[0, 1], [1, 1]] is avg@2 .75 and pass@2 1."""
     answers = {"bench/0/0": "\\boxed{5}", "*": "\\boxed{1}"}

@@ -2,6 +2,7 @@
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.trainer.states import TrainerFn
 
 from bapo_lightning.callbacks.logging import run_folder
 
@@ -19,7 +20,9 @@ class SavedConfig(SaveConfigCallback):
             return
         self.already_saved = True
         text = self.parser.dump(self.config, skip_none=False)
-        stem = "config" if stage == "fit" else f"config_{stage}"
+        # The stage is an enum; its value is the command.
+        command = TrainerFn(stage).value
+        stem = "config" if command == "fit" else f"config_{command}"
         path = folder / f"{stem}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.read_text(encoding="utf-8") != text:
