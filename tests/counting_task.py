@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from bapo_lightning.clipping import ClipBounds, ClippingStrategy, Surrogate
 from bapo_lightning.rewards import Reward
 from bapo_lightning.tasks import PromptSource
 from bapo_lightning.types import Prompt, Score
@@ -35,6 +38,24 @@ class EvenLength(Reward):
         if self.missing and self.missing in text:
             return Score(float("nan"), "error")
         return Score(1.0, "correct", text) if len(text) % 2 == 0 else Score(0.0, "wrong", text)
+
+
+class WeightedREINFORCE(ClippingStrategy):
+    """A strategy of a user's own: nothing is clipped, and the advantage is scaled."""
+
+    needs_statistics = False
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def bounds(
+        self, log_ratio: Tensor, advantages: Tensor, mask: Tensor, rollout_log_probs: Tensor | None = None
+    ) -> ClipBounds:
+        return ClipBounds(low=0.0, high=float("inf"))
+
+    def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
+        nothing = advantages > float("inf")
+        return Surrogate(self.scale * log_ratio.exp() * advantages, nothing, nothing)
 
 
 class NeverScored(Reward):

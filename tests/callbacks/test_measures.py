@@ -110,6 +110,14 @@ def test_bounds_per_token_are_averaged_over_tokens():
     assert found["clip/bound_high"] == pytest.approx(2.0)
 
 
+def test_what_a_strategy_does_not_measure_is_not_logged():
+    update = record([[1.0, 1.0]], [[1.0, -1.0]], [[1, 1]], bounds=ClipBounds(low=0.0, high=math.inf))
+    assert not [tag for tag in update_values(update) if tag.startswith("balance/")]
+    found = means(update)
+    assert found["clip/bound_low"] == 0.0
+    assert "clip/bound_high" not in found
+
+
 def test_percentiles():
     found = percentiles(torch.arange(101.0), "x")
     assert found == {"x/p05": 5.0, "x/p50": 50.0, "x/p95": 95.0, "x/max": 100.0}

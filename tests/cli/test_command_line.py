@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from command import write_config
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bapo_lightning.cli import main
 
@@ -154,6 +155,26 @@ def test_the_command_line_beats_the_checkpoint(config, tmp_path):
     }
     resumed = torch.load(tmp_path / "runs/test/version_1/checkpoints/last.ckpt", weights_only=True)
     assert resumed["global_step"] == 6
+
+
+def test_a_strategy_of_ones_own_works_by_class_path(config, tmp_path):
+    """What it does not measure is not logged; the run goes on."""
+    own = ["--model.clipping=counting_task.WeightedREINFORCE", "--model.clipping.scale=2.0"]
+    assert main(["fit", "--config", str(config), *own]) == 0
+    saved = yaml.safe_load((tmp_path / "runs/test/version_0/config.yaml").read_text())
+    assert saved["model"]["clipping"]["init_args"] == {"scale": 2.0}
+    events = EventAccumulator(str(tmp_path / "runs/test/version_0"))
+    events.Reload()
+    assert not [tag for tag in events.Tags()["scalars"] if tag.startswith(("nonfinite/", "balance/value"))]
+
+
+def test_callbacks_can_be_appended(config, resolved, tmp_path):
+    """Trap 4: a drop-in's list replaces an earlier one unless it says ``callbacks+``."""
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("trainer: {callbacks: [{class_path: SampleWriter}]}\n")
+    second.write_text("trainer: {callbacks+: [{class_path: EntropyClipMonitor}]}\n")
+    callbacks = resolved("--config", config, "--config", first, "--config", second)["trainer"]["callbacks"]
+    assert [c["class_path"].rpartition(".")[2] for c in callbacks] == ["SampleWriter", "EntropyClipMonitor"]
 
 
 def test_seeds_repeat_and_differ(config, tmp_path):

@@ -46,7 +46,16 @@ class Watch(Callback):
 
 
 def run(
-    model_folder, folder: Path, *, ckpt_path=None, lora=False, buffer=None, num_prompts=12, inner_epochs=2, **settings
+    model_folder,
+    folder: Path,
+    *,
+    ckpt_path=None,
+    lora=False,
+    buffer=None,
+    num_prompts=12,
+    inner_epochs=2,
+    kl=0.0,
+    **settings,
 ):
     torch.manual_seed(0)
     module = PolicyModule(
@@ -54,6 +63,7 @@ def run(
         optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2),
         lr_scheduler=lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.5, total_iters=LAST),
         micro_batch_size=3,
+        kl_coefficient=kl,
     )
     data = ReplayDataModule(
         CountingTask(num_prompts),
@@ -93,13 +103,15 @@ def settings_of(kind):
     return {
         "plain": {},
         "lora": {"lora": True},
+        "kl": {"kl": 0.1},
+        "lora_kl": {"lora": True, "kl": 0.1},
         "replay": {"buffer": ReplayBuffer(capacity=8, max_staleness=9)},
         # 5 prompts for 4 a phase: the permutation of the prompts wraps inside a phase.
         "wrapping": {"num_prompts": 5},
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["plain", "lora", "replay", "wrapping"])
+@pytest.mark.parametrize("kind", ["plain", "lora", "kl", "lora_kl", "replay", "wrapping"])
 def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
     """B098, trap 11: 12 updates in 3 phases; resume after each of them, at phase ends from both kinds of checkpoint."""
     trainer, module, data, straight = run(model_folder, tmp_path / "straight", **settings_of(kind))

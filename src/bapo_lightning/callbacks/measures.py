@@ -1,5 +1,7 @@
 """What an update was like, as sums and counts over its tokens. Meaning, unit and normaliser: docs/metrics.md."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -67,8 +69,9 @@ def update_values(update: UpdateRecord) -> dict[str, float]:
         "balance/gradient_share_before": bounds.gradient_share_before,
     }
     return {
-        # An update without advantages has no balance; a share of 1 would only look like one.
-        **({} if bounds.empty else balance),
+        # An update without advantages has no balance; a share of 1 would only look like one. What a strategy does not
+        # measure is NaN.
+        **{tag: value for tag, value in balance.items() if not (bounds.empty or math.isnan(value))},
         "clip/search_steps": float(bounds.steps),
         "clip/saturated": float(bounds.saturated),
         "clip/reachable": float(bounds.reachable),
@@ -93,4 +96,5 @@ def _bound(bound: float | Tensor, mask: Tensor) -> MetricSum:
     """A bound per token is averaged over tokens; one for the update is itself."""
     if isinstance(bound, Tensor):
         return masked_sum(bound.expand(mask.shape), mask)
-    return MetricSum(bound, 1)
+    # No bound has no curve.
+    return MetricSum(0.0, 0) if math.isinf(bound) else MetricSum(bound, 1)

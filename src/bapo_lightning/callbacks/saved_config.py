@@ -4,13 +4,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.trainer.states import TrainerFn
 
-from bapo_lightning.callbacks.logging import run_folder
+from bapo_lightning.callbacks.logging import run_folder, tensorboard_writer
 
 
 class SavedConfig(SaveConfigCallback):
-    """Writes ``config.yaml`` (``config_validate.yaml`` and so on for other commands) into the run's folder.
+    """Writes ``config.yaml`` into the run's folder, and as text into TensorBoard.
 
-    A second start in the same folder keeps an earlier, different config as ``config_<n>.yaml``.
+    Other commands than fit write ``config_validate.yaml`` and so on. A second start in the same folder keeps an earlier, different config as ``config_<n>.yaml``.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -31,3 +31,6 @@ class SavedConfig(SaveConfigCallback):
                 number += 1
             path.replace(earlier)
         path.write_text(text, encoding="utf-8")
+        writer = tensorboard_writer(trainer)
+        if writer is not None and command == "fit":
+            writer.add_text("config", f"```yaml\n{text}\n```", trainer.global_step)
