@@ -10,8 +10,8 @@ from bapo_lightning.callbacks.logging import run_folder, tensorboard_writer
 class SavedConfig(SaveConfigCallback):
     """Writes ``config.yaml`` into the run's folder, and as text into TensorBoard.
 
-    Other commands than fit write ``config_validate.yaml`` and so on. A second start in the same folder keeps an earlier,
-    different config as ``config_<n>.yaml``.
+    Other commands than fit write ``config_validate.yaml`` and so on. A second start in the same folder keeps an
+    earlier, different config as ``config_<n>.yaml``.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

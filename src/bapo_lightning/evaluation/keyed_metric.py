@@ -2,6 +2,7 @@
 
 import hashlib
 import operator
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -143,9 +144,9 @@ class KeyedMetric(Metric):
         self._computed = None
         self._update_count += 1
 
+    @abstractmethod
     def _score(self, samples: "list[Sample]") -> float | None:
         """Score of one problem in [0, 1]; None when its verdicts are all missing."""
-        raise NotImplementedError
 
     def _problems(self) -> "list[list[Sample]]":
         """The samples of each problem, in order of sample index, each once."""
