@@ -10,6 +10,7 @@ from command import write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bapo_lightning.cli import main
+from bapo_lightning.module import PolicyModule
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 STRATEGIES = ("fixed", "clip_higher", "bapo", "bapo_official")
@@ -175,6 +176,16 @@ def test_callbacks_can_be_appended(config, resolved, tmp_path):
     second.write_text("trainer: {callbacks+: [{class_path: EntropyClipMonitor}]}\n")
     callbacks = resolved("--config", config, "--config", first, "--config", second)["trainer"]["callbacks"]
     assert [c["class_path"].rpartition(".")[2] for c in callbacks] == ["SampleWriter", "EntropyClipMonitor"]
+
+
+def test_a_checkpoint_of_the_command_line_loads_without_arguments(config, tmp_path):
+    """Traps 6 and 8: nested objects are rebuilt from the settings in the checkpoint."""
+    assert main(["fit", "--config", str(config), "--model.clipping=ClipHigher"]) == 0
+    path = tmp_path / "runs/test/version_0/checkpoints/last.ckpt"
+    module = PolicyModule.load_from_checkpoint(path)
+    assert (type(module.clipping).__name__, module.clipping.high) == ("ClipHigher", 1.28)
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[name]) for name, value in module.state_dict().items())
 
 
 def test_seeds_repeat_and_differ(config, tmp_path):
