@@ -22,7 +22,7 @@ from bapo_lightning.collection import (
 from bapo_lightning.deck import PromptDeck
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation import Benchmark
-from bapo_lightning.replay import PhaseLoader, ReplayBuffer, rank_share, update_order
+from bapo_lightning.replay import NotEnoughGroups, PhaseLoader, ReplayBuffer, rank_share, update_order
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
 from bapo_lightning.seeding import generator
@@ -246,11 +246,15 @@ class ReplayDataModule(LightningDataModule):
         trajectories = assign_advantages(gather(score(local, self.reward)), self.advantage, phase)
         self.buffer.add(trajectories)
         self._groups_sampled += len(requests)
-        chosen = self.buffer.sample(
-            self.groups_per_phase,
-            generator(self.seed, "buffer", phase),
-            version + self._updates_per_phase - 1,
-        )
+        stream = generator(self.seed, "buffer", phase)
+        try:
+            chosen = self.buffer.sample(self.groups_per_phase, stream, version + self._updates_per_phase - 1)
+        except NotEnoughGroups as shortage:
+            raise InputError(
+                f"data.buffer: rollout phase {phase} left {shortage.usable} usable groups of the {shortage.wanted} that a "
+                f"phase needs ({self.buffer.counts.dropped_uniform} dropped as uniform so far); raise capacity or "
+                "max_staleness, or do not drop uniform groups"
+            ) from shortage
         self._phase = phase
         self._dealing = self._typed_dealing()
         self._phase_group_ids = [group[0].group_id for group in chosen]
@@ -350,6 +354,11 @@ class ReplayDataModule(LightningDataModule):
         self._dealing = _Dealing(**state_dict["dealing"])
         self._groups_sampled = state_dict["groups_sampled"]
         self.buffer.load_state_dict(state_dict["buffer"])
+        if any(group_id not in self.buffer for group_id in self._phase_group_ids):
+            raise InputError(
+                f"data.buffer.capacity = {self.buffer.capacity} (data.groups_per_phase where no buffer is given) is too "
+                f"small for the phase that the checkpoint interrupted: it needs {len(self._phase_group_ids)} groups"
+            )
         self._restored = self._phase >= 0
 
     def teardown(self, stage: str) -> None:

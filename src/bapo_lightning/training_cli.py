@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,6 +142,9 @@ def run(arguments: Sequence[str]) -> int:
         InputError: The user's input is unusable.
     """
     _quieten()
+    if str(Path.cwd()) not in sys.path:
+        # A strategy or reward in a file beside the config can then be named by its class path.
+        sys.path.append(str(Path.cwd()))
     check_config_files(arguments)
     jsonargparse.set_parsing_settings(
         docstring_parse_attribute_docstrings=True, omegaconf_absolute_to_relative_paths=True

@@ -1,6 +1,7 @@
 """`bapo` as a user types it: what resolves to what, and what a mistake gets."""
 
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,17 @@ def test_a_strategy_of_ones_own_works_by_class_path(config, tmp_path):
     events = EventAccumulator(str(tmp_path / "runs/test/version_0"))
     events.Reload()
     assert not [tag for tag in events.Tags()["scalars"] if tag.startswith(("nonfinite/", "balance/value"))]
+
+
+def test_classes_beside_the_config_are_found(config, resolved, tmp_path, monkeypatch):
+    """As the installed command is started: the working folder is not on the path by itself."""
+    (tmp_path / "strategy_in_a_file.py").write_text(
+        "from bapo_lightning.clipping import ClipHigher\n\n\nclass Mine(ClipHigher):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    clipping = resolved("--config", config, "--model.clipping=strategy_in_a_file.Mine")["model"]["clipping"]
+    assert clipping == {"class_path": "strategy_in_a_file.Mine", "init_args": {"low": 0.8, "high": 1.28}}
 
 
 def test_callbacks_can_be_appended(config, resolved, tmp_path):

@@ -153,6 +153,13 @@ def test_a_larger_buffer_replays_older_groups_within_the_limit(model_folder):
     assert 4 <= max(ages) <= 7
 
 
+def test_too_few_usable_groups_end_the_run_with_the_counts(model_folder):
+    """B041, B113: every group uniform and dropped; never an update on nothing."""
+    engine = ScriptedEngine(["ab"])
+    with pytest.raises(InputError, match=r"0 usable groups of the 4.*4 dropped as uniform"):
+        fit(model_folder(), engine=engine, buffer=ReplayBuffer(capacity=8, drop_uniform=True))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

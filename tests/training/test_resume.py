@@ -178,6 +178,19 @@ def test_an_interrupted_phase_ends_as_it_began_whatever_is_typed_now(model_folde
     assert [again.updates[n] for n in (7, 8)] == [straight.updates[n] for n in (7, 8)]
 
 
+def test_a_buffer_too_small_for_the_interrupted_phase_is_refused(model_folder, tmp_path):
+    big = ReplayBuffer(capacity=8)
+    run(model_folder, tmp_path / "a", buffer=big)
+    path = tmp_path / "a" / "update_step=9.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    state = checkpoint["ReplayDataModule"]
+    # The oldest two of the eight groups held belong to the phase: with room for four they are gone.
+    state["phase_group_ids"] = [*state["phase_group_ids"][:2], *sorted(range(4, 6))]
+    torch.save(checkpoint, tmp_path / "mixed.ckpt")
+    with pytest.raises(InputError, match=r"data\.buffer\.capacity = 4"):
+        run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "mixed.ckpt", buffer=ReplayBuffer(capacity=4))
+
+
 def test_other_prompts_are_refused(model_folder, tmp_path):
     run(model_folder, tmp_path / "a")
     with pytest.raises(InputError, match=r"data\.task"):
