@@ -251,8 +251,8 @@ class ReplayDataModule(LightningDataModule):
             chosen = self.buffer.sample(self.groups_per_phase, stream, version + self._updates_per_phase - 1)
         except NotEnoughGroups as shortage:
             raise InputError(
-                f"data.buffer: rollout phase {phase} left {shortage.usable} usable groups of the {shortage.wanted} that a "
-                f"phase needs ({self.buffer.counts.dropped_uniform} dropped as uniform so far); raise capacity or "
+                f"data.buffer: rollout phase {phase} left {shortage.usable} usable groups of the {shortage.wanted} "
+                f"that it needs ({self.buffer.counts.dropped_uniform} dropped as uniform so far); raise capacity or "
                 "max_staleness, or do not drop uniform groups"
             ) from shortage
         self._phase = phase
