@@ -356,8 +356,8 @@ class ReplayDataModule(LightningDataModule):
         self.buffer.load_state_dict(state_dict["buffer"])
         if any(group_id not in self.buffer for group_id in self._phase_group_ids):
             raise InputError(
-                f"data.buffer.capacity = {self.buffer.capacity} (data.groups_per_phase where no buffer is given) is too "
-                f"small for the phase that the checkpoint interrupted: it needs {len(self._phase_group_ids)} groups"
+                f"data.buffer.capacity = {self.buffer.capacity} (data.groups_per_phase where no buffer is given) is "
+                f"too small for the phase that the checkpoint interrupted: it needs {len(self._phase_group_ids)} groups"
             )
         self._restored = self._phase >= 0
 
