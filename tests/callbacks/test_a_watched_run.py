@@ -142,6 +142,14 @@ def test_samples_can_be_read(run, events):
     )
 
 
+def test_the_config_is_shown_whole(run, events):
+    """B139: nested settings, lists and nulls are written as text, and none of them stops the run."""
+    (tensor,) = events.Tensors("config/text_summary")
+    text = tensor.tensor_proto.string_val[0].decode()
+    assert (run[0] / "config.yaml").read_text() in text
+    assert "low_start: 0.6" in text
+
+
 def test_the_table_agrees_with_the_curves(run, curves):
     table = run[1]
     assert "BAPOClip, 12 updates" in table
