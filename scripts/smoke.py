@@ -41,7 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Arguments not listed are passed on to bapo fit.")
     parser.add_argument("--config", type=Path, default=REPOSITORY / "configs" / "quickstart.yaml")
     parser.add_argument("--phases", type=int, default=12, help="rollout phases to train, at least 4 (default 12)")
-    parser.add_argument("--margin", type=float, default=0.1, help="least rise of the success rate (default 0.1)")
+    parser.add_argument("--margin", type=float, default=0.25, help="least rise of the success rate (default 0.25)")
     arguments, more = parser.parse_known_args()
     if arguments.phases < 4:
         parser.error(f"--phases must be at least 4, got {arguments.phases}")
