@@ -5,9 +5,8 @@ import math
 
 import pytest
 import torch
-from clip_batches import Batch, batches, by_hand, random_batch, search_by_steps
+from clip_batches import Batch, batches, by_hand
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bapo_lightning.clipping import BAPOClip
 from bapo_lightning.errors import InputError
@@ -193,61 +192,6 @@ def test_value_share_rises_with_the_upper_bound_and_falls_with_the_lower(batch):
 
     assert share(0.6, 3.0) >= share(0.6, 1.2) - 1e-12
     assert share(0.9, 1.2) <= share(0.6, 1.2) + 1e-12
-
-
-RANGES = {
-    "paper": ((0.6, 0.9, 15, 0.02), (1.2, 3.0, 36, 0.05)),
-    "octothinker": ((0.8, 0.9, 5, 0.02), (1.2, 2.0, 16, 0.05)),
-    "from_one": ((0.0, 1.0, 4, 0.25), (1.0, 1.75, 3, 0.25)),
-    "lower_fixed": ((0.75, 0.75, 0, 0.02), (1.25, 4.0, 11, 0.25)),
-    "upper_fixed": ((0.25, 0.75, 4, 0.125), (1.5, 1.5, 0, 0.05)),
-}
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    batch=batches(),
-    ranges=st.sampled_from(list(RANGES)),
-    target=st.floats(0.0, 1.0),
-    contribution=st.sampled_from(["value", "gradient"]),
-    weighting=st.sampled_from(["rollout_prob", "none"]),
-    order=st.sampled_from(["high_first", "low_first"]),
-    measure=st.sampled_from(["share", "pos_neg", "signed"]),
-)
-def test_equals_a_search_by_plain_steps(batch, ranges, target, contribution, weighting, order, measure):
-    low, high = RANGES[ranges]
-    options = {
-        "contribution": contribution,
-        "weighting": weighting,
-        "order": order,
-        "measure": measure,
-        "target": target,
-    }
-    bounds = BAPOClip(
-        low_start=low[0],
-        low_max=low[1],
-        low_step=low[3],
-        high_start=high[0],
-        high_max=high[1],
-        high_step=high[3],
-        **options,
-    ).bounds(*batch.inputs())
-    c_low, c_high, steps, value = search_by_steps(
-        batch, low=(low[0], low[2], low[3]), high=(high[0], high[2], high[3]), **options
-    )
-    assert bounds.steps == steps
-    assert (bounds.low, bounds.high) == pytest.approx((c_low, c_high), abs=1e-12)
-    # Near P = N the signed measure divides by a difference of rounding size: compare its inverse there.
-    assert min(bounds.measure, 1e6) == pytest.approx(min(value, 1e6), rel=1e-6)
-
-
-def test_many_tokens_are_summed_in_blocks(monkeypatch):
-    batch = random_batch(seed=2, num_responses=40, num_tokens=50)
-    whole = BAPOClip().bounds(*batch.inputs())
-    monkeypatch.setattr("bapo_lightning.clipping.shares._BLOCK_ELEMENTS", 53 * 64)
-    blocks = BAPOClip().bounds(*batch.inputs())
-    assert (blocks.low, blocks.high, blocks.steps) == (whole.low, whole.high, whole.steps)
-    assert blocks.measure == pytest.approx(whole.measure, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from bapo_lightning.clipping.bapo_search import (
     search,
     search_path,
 )
-from bapo_lightning.clipping.base import ClipBounds, ClippingStrategy, Surrogate
+from bapo_lightning.clipping.base import ClippingStrategy
+from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.shares import contribution_sums
 from bapo_lightning.clipping.surrogate import clipped_surrogate
 from bapo_lightning.errors import InputError

@@ -1,90 +1,12 @@
-"""What every clipping strategy is: two calls, and the records they return."""
+"""What every clipping strategy is: two calls."""
 
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class ClipBounds:
-    """The window of one update, and how balanced the update is inside it.
-
-    A share is P/(P+N): what tokens with A > 0 contribute, over what all tokens contribute, in [0, 1]. Numbers
-    that a strategy does not measure stay NaN.
-    """
-
-    low: float | Tensor
-    """Lower ratio bound: a number, or [B, T] (or [B, 1]) for strategies with a bound per token."""
-
-    high: float | Tensor
-    """Upper ratio bound, likewise."""
-
-    measure: float = math.nan
-    """What the strategy steers, at these bounds (`BAPOClip`: see its ``measure``); else the value share."""
-
-    value_share: float = math.nan
-    """Share at these bounds where a clipped token counts its clipped value."""
-
-    gradient_share: float = math.nan
-    """Share at these bounds where a clipped token counts nothing."""
-
-    steps: int = 0
-    """Steps the search took from its start, 0 without a search."""
-
-    saturated: bool = False
-    """Whether the search went to both limits and still missed its target."""
-
-    reachable: bool = True
-    """Whether any pair of bounds within the limits meets the target, visited by the search or not."""
-
-    value_share_before: float = math.nan
-    """``value_share`` at the start bounds."""
-
-    gradient_share_before: float = math.nan
-    """``gradient_share`` at the start bounds."""
-
-    empty: bool = False
-    """Whether there was nothing to measure (no token, or every advantage 0); the shares are then 1."""
-
-    def rows(self, start: int, stop: int, width: int | None = None) -> "ClipBounds":
-        """Cut to a micro-batch: responses ``start … stop-1``, their first ``width`` tokens (all by default).
-
-        Every tensor field is cut, those of subclasses too; without one this is the same object.
-        """
-        cut: dict[str, Any] = {
-            name: value[start:stop, :width] for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return replace(self, **cut) if cut else self
-
-
-@dataclass(frozen=True, eq=False)
-class Surrogate:
-    """The objective of every token, and which tokens lost their gradient."""
-
-    objective: Tensor
-    """[B, T], to be maximised. For A ≠ 0 its gradient is exactly zero if and only if a mask below is True."""
-
-    clipped_low: Tensor
-    """[B, T] bool; A < 0 and the ratio below the lower bound."""
-
-    clipped_high: Tensor
-    """[B, T] bool; A > 0 and the ratio above the upper bound."""
-
-    clipped_dual: Tensor = None  # type: ignore[assignment]  # filled below: never None for a reader
-    """[B, T] bool; A < 0 and the ratio above the dual clip. All False when left out."""
-
-    def __post_init__(self) -> None:
-        if vars(self)["clipped_dual"] is None:
-            object.__setattr__(self, "clipped_dual", torch.zeros_like(self.clipped_low))
-
-    @property
-    def clipped(self) -> Tensor:
-        """[B, T] bool; clipped by any of the three."""
-        return self.clipped_low | self.clipped_high | self.clipped_dual
+from bapo_lightning.clipping.records import ClipBounds, Surrogate
+from bapo_lightning.clipping.shares import measure_shares
 
 
 class ClippingStrategy(ABC):
@@ -95,11 +17,20 @@ class ClippingStrategy(ABC):
     """
 
     needs_statistics: bool = True
-    """Whether ``low`` and ``high`` depend on the log-ratios.
+    """Whether what `bounds` returns, shares apart, depends on the log-ratios (or on the entropy).
 
     If not, a trainer needs no forward pass over the update before the first backward: it calls `bounds` with
     log-ratios of zero, and may call it again with the real ones, for the shares.
     """
+
+    needs_entropy: bool = False
+    """Whether `bounds` takes ``entropy`` [B, T], in nats: that of the distribution each token was drawn from."""
+
+    needs_proximal: bool = False
+    """Whether `bounds` takes ``proximal_log_probs`` [B, T], in nats: log π of the weights at the phase's start."""
+
+    source_aggregation: ClassVar[str | None] = None
+    """The aggregation that the source's formula contains, where the formula is not the same under another one."""
 
     @abstractmethod
     def bounds(
@@ -111,8 +42,8 @@ class ClippingStrategy(ABC):
     ) -> ClipBounds:
         """Find the window of one update. Called once per optimizer step, with the whole update.
 
-        Under ``torch.distributed`` the sums go over all ranks in one all-reduce, so every rank must call, a
-        rank without a single response too.
+        Under ``torch.distributed`` the sums go over all ranks, so every rank must call, a rank without a single
+        response too.
 
         Args:
             log_ratio: [B, T] nats; log π_θ − log π_rollout. No gradient is taken.
@@ -122,6 +53,9 @@ class ClippingStrategy(ABC):
 
         Returns:
             The bounds, equal on all ranks.
+
+        Raises:
+            InputError: Shapes differ, or an unmasked value is NaN or infinite.
         """
 
     @abstractmethod
@@ -137,6 +71,67 @@ class ClippingStrategy(ABC):
             The objective, not aggregated, and the clip masks.
         """
 
+    def with_shares(
+        self,
+        bounds: ClipBounds,
+        log_ratio: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        rollout_log_probs: Tensor | None = None,
+    ) -> ClipBounds:
+        """Fill in the shares of positive tokens that `surrogate` gives at these bounds, over all ranks.
+
+        For strategies that do not measure them on the way: the last line of their `bounds`. One all-reduce. Tokens
+        are weighted by π_rollout where it is given, as Eq. 8 of BAPO does, so that curves of all strategies can be
+        compared.
+
+        Args:
+            bounds: The window.
+            log_ratio: [B, T] nats.
+            advantages: [B, T].
+            mask: [B, T] bool.
+            rollout_log_probs: [B, T] nats.
+
+        Returns:
+            The same bounds with ``measure``, the shares and ``empty``.
+
+        Raises:
+            InputError: Shapes differ, or an unmasked value is NaN or infinite.
+        """
+        return measure_shares(self.surrogate, bounds, log_ratio, advantages, mask, rollout_log_probs)
+
     def __repr__(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
         return f"{type(self).__name__}({', '.join(arguments)})"
+
+
+def call_bounds(
+    strategy: ClippingStrategy,
+    log_ratio: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    rollout_log_probs: Tensor | None = None,
+    *,
+    entropy: Tensor | None = None,
+    proximal_log_probs: Tensor | None = None,
+) -> ClipBounds:
+    """Call a strategy's `bounds` with what it needs, so that most strategies need not know of the rest.
+
+    Args:
+        strategy: Any strategy.
+        log_ratio: [B, T] nats.
+        advantages: [B, T].
+        mask: [B, T] bool.
+        rollout_log_probs: [B, T] nats.
+        entropy: [B, T] nats; passed to strategies with ``needs_entropy``.
+        proximal_log_probs: [B, T] nats; passed to strategies with ``needs_proximal``.
+
+    Returns:
+        The bounds.
+    """
+    further: dict[str, Any] = {}
+    if strategy.needs_entropy:
+        further["entropy"] = entropy
+    if strategy.needs_proximal:
+        further["proximal_log_probs"] = proximal_log_probs
+    return strategy.bounds(log_ratio, advantages, mask, rollout_log_probs, **further)

@@ -1,21 +1,25 @@
-"""How much tokens with positive and with negative advantage contribute, for many bounds at once.
+"""How much tokens with positive and with negative advantage contribute."""
 
-The sums of tokens with A > 0 depend on the upper bound only, those with A < 0 on the lower one only. So a
-vector per side holds every pair of bounds: one pass over the tokens, one all-reduce, one transfer to the
-host.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from bapo_lightning.clipping.bound_table import bound_table
+from bapo_lightning.clipping.inputs import clean_tokens
+from bapo_lightning.clipping.ranks import sum_over_ranks
+from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.surrogate import capped_ratio
 
-_BLOCK_ELEMENTS = 2**22
-"""Size of the largest temporary, candidates × tokens: 32 MiB in float64."""
+Bounds = TypeVar("Bounds", bound=ClipBounds)
+
+
+def share_of(positive: float, negative: float, *, share_of_nothing: float) -> float:
+    """P/(P+N), in [0, 1]; ``share_of_nothing`` for 0/0."""
+    total = positive + negative
+    return positive / total if total != 0.0 else share_of_nothing
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,7 @@ class ContributionSums:
         return self._share(self.positive_gradient[high_index], self.negative_gradient[low_index])
 
     def _share(self, positive: float, negative: float) -> float:
-        total = positive + negative
-        return positive / total if total != 0.0 else self.share_of_nothing
+        return share_of(positive, negative, share_of_nothing=self.share_of_nothing)
 
     @property
     def share_of_nothing(self) -> float:
@@ -76,59 +79,127 @@ def contribution_sums(
 ) -> ContributionSums:
     """Sum the contributions of an update for every candidate bound, over tokens and ranks.
 
+    The sums of tokens with A > 0 depend on the upper bound only, those with A < 0 on the lower one only, and
+    between two neighbouring candidates no token changes sides. So tokens are added up once by sign and by the
+    candidates they lie between; running sums over these bins are the sums for every candidate. One pass over the
+    tokens, one all-reduce, one transfer to the host, whatever the number of candidates.
+
     Args:
         log_ratio: [B, T] nats.
         advantages: [B, T].
         mask: [B, T] bool; what stands under False never matters.
-        lows: [j] lower ratio bounds.
-        highs: [k] upper ratio bounds.
+        lows: [j] lower ratio bounds, increasing, <= 1.
+        highs: [k] upper ratio bounds, increasing, >= 1.
         rollout_log_probs: [B, T] nats; weights tokens by w = π_rollout. None: w = 1.
         dual_clip: Ratio above which tokens with A < 0 have no gradient. Their value is not capped, as in the
             authors' code.
 
     Returns:
         The sums in float64 (float32 on devices without it).
+
+    Raises:
+        InputError: Shapes differ, or an unmasked value is NaN or infinite.
     """
-    dtype = torch.float32 if log_ratio.device.type == "mps" else torch.float64
-    mask = mask.bool()
+    tokens = clean_tokens(log_ratio, advantages, mask, rollout_log_probs)
+    ratio = capped_ratio(tokens.log_ratio).flatten()
+    signed = (tokens.advantages * tokens.weight).flatten()
+    size = signed.abs()
+    value = size * ratio
 
-    def unmasked(values: Tensor) -> Tensor:
-        return torch.where(mask, values.to(dtype), 0.0).flatten()
+    table = bound_table(tuple(lows), tuple(highs), ratio.dtype, str(ratio.device))
+    num_bins = table.num_bins
+    bins = table.bins(ratio)
+    bins += num_bins * (signed < 0)
+    columns = [size, value]
+    if dual_clip is not None:
+        columns.append(torch.where((signed < 0) & (ratio > dual_clip), 0.0, value))
+    dtype = torch.float32 if ratio.device.type == "mps" else torch.float64
+    sums = torch.zeros(len(columns) * 2 * num_bins + 1, dtype=dtype, device=ratio.device)
+    by_bin = sums[:-1].view(len(columns), 2 * num_bins)
+    for row, column in zip(by_bin, columns, strict=True):
+        row.scatter_add_(0, bins, column.to(dtype))
+    sums[-1] = tokens.unusable.sum()
 
-    ratio = capped_ratio(unmasked(log_ratio))
-    signed = unmasked(advantages)
-    if rollout_log_probs is not None:
-        signed = signed * unmasked(rollout_log_probs).exp()
-    # A blocking copy would make the host wait for the forward pass here, besides the wait at the end.
-    low = torch.tensor(lows, dtype=dtype)[:, None].to(ratio.device, non_blocking=True)
-    high = torch.tensor(highs, dtype=dtype)[:, None].to(ratio.device, non_blocking=True)
+    sum_over_ranks(sums)
+    numbers = sums.cpu()
+    tokens.require_usable(numbers[-1].item())
+    sizes, values, *rest = numbers[:-1].view(len(columns), 2, num_bins)
+    live = rest[0] if rest else values
 
-    sums = ratio.new_zeros(2 * len(lows) + 2 * len(highs) + 2)
-    block = max(_BLOCK_ELEMENTS // (len(lows) + len(highs)), 1)
-    for r, a in zip(torch.split(ratio, block), torch.split(signed, block), strict=True):
-        positive, negative = a.clamp(min=0.0), (-a).clamp(min=0.0)
-        live = negative * r if dual_clip is None else torch.where(r <= dual_clip, negative * r, 0.0)
-        sums += torch.cat(
-            [
-                torch.minimum(r, high) @ positive,
-                torch.maximum(r, low) @ negative,
-                (r <= high).to(dtype) @ (positive * r),
-                (r >= low).to(dtype) @ live,
-                torch.stack([positive.sum(), negative.sum()]),
-            ]
-        )
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(sums)
-    numbers = iter(sums.tolist())
-
-    def take(count: int) -> list[float]:
-        return [next(numbers) for _ in range(count)]
-
+    # Edge j is lower candidate j and edge J + k upper candidate k; a token in bin b lies above the first b edges.
+    # Sums from above and from below, never a difference: a far ratio would swallow the rest.
+    num_low = len(lows)
+    low, high = torch.tensor(lows, dtype=dtype), torch.tensor(highs, dtype=dtype)
+    up_to_high = values[0].cumsum(0)[num_low:-1]
     return ContributionSums(
-        positive_value=take(len(highs)),
-        negative_value=take(len(lows)),
-        positive_gradient=take(len(highs)),
-        negative_gradient=take(len(lows)),
-        positive_weight=next(numbers),
-        negative_weight=next(numbers),
+        positive_value=(up_to_high + high * _sums_above(sizes[0])[num_low:]).tolist(),
+        negative_value=(_sums_above(values[1])[:num_low] + low * sizes[1].cumsum(0)[:num_low]).tolist(),
+        positive_gradient=up_to_high.tolist(),
+        negative_gradient=_sums_above(live[1])[:num_low].tolist(),
+        positive_weight=sizes[0].sum().item(),
+        negative_weight=sizes[1].sum().item(),
+    )
+
+
+def _sums_above(bins: Tensor) -> Tensor:
+    """[E]: for each edge the sum of the bins [E + 1] above it."""
+    return bins[1:].flip(0).cumsum(0).flip(0)
+
+
+def measure_shares(
+    surrogate: Callable[[Tensor, Tensor, Bounds], Surrogate],
+    bounds: Bounds,
+    log_ratio: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    rollout_log_probs: Tensor | None = None,
+) -> Bounds:
+    """Measure the shares of positive tokens under any surrogate; see `ClippingStrategy.with_shares`.
+
+    Each token counts the size of its objective (value share) and of its gradient with respect to its own
+    log-prob (gradient share).
+
+    Args:
+        surrogate: Gives the objective of every token.
+        bounds: The window it is given.
+        log_ratio: [B, T] nats.
+        advantages: [B, T].
+        mask: [B, T] bool.
+        rollout_log_probs: [B, T] nats; weights tokens by π_rollout. None: they weigh alike.
+
+    Returns:
+        The bounds, with what was measured over all ranks.
+
+    Raises:
+        InputError: Shapes differ, or an unmasked value is NaN or infinite.
+    """
+    tokens = clean_tokens(log_ratio, advantages, mask, rollout_log_probs)
+    with torch.enable_grad():
+        differentiable = tokens.log_ratio.detach().requires_grad_()
+        objective = surrogate(differentiable, tokens.advantages, bounds).objective
+        gradient = torch.zeros_like(objective)
+        if objective.requires_grad:
+            (gradient,) = torch.autograd.grad(objective.sum(), differentiable)
+    dtype = torch.float32 if gradient.device.type == "mps" else torch.float64
+    positive, negative = tokens.advantages > 0, tokens.advantages < 0
+    parts = [
+        (part * tokens.weight * side).sum(dtype=dtype)
+        for part in (objective.detach().abs(), gradient.abs(), tokens.advantages.abs())
+        for side in (positive, negative)
+    ]
+    sums = sum_over_ranks(torch.stack([*parts, tokens.unusable.sum().to(dtype)]))
+    numbers = sums.tolist()
+    tokens.require_usable(numbers.pop())
+    value_up, value_down, gradient_up, gradient_down, weight_up, weight_down = numbers
+    share_of_nothing = 1.0 if weight_down == 0.0 else 0.0
+    value_share = share_of(value_up, value_down, share_of_nothing=share_of_nothing)
+    gradient_share = share_of(gradient_up, gradient_down, share_of_nothing=share_of_nothing)
+    return replace(
+        bounds,
+        measure=value_share,
+        value_share=value_share,
+        gradient_share=gradient_share,
+        value_share_before=value_share,
+        gradient_share_before=gradient_share,
+        empty=weight_up + weight_down == 0.0,
     )

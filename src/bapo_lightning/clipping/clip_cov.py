@@ -1,0 +1,79 @@
+"""Leaving out a few tokens that would cost the most entropy."""
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.clipping.base import ClippingStrategy, call_bounds
+from bapo_lightning.clipping.fixed import FixedClip
+from bapo_lightning.clipping.inputs import require_fraction, require_number
+from bapo_lightning.clipping.selector import TokenSelector, covariances, largest_over_ranks
+from bapo_lightning.errors import InputError
+
+
+class ClipCov(TokenSelector):
+    """Leaves out a random few of the tokens whose log-prob and advantage move together.
+
+    Formula: with cov = (log π − mean)·(A − mean), ``share`` of all tokens are drawn from those that the inner strategy
+    does not clip and whose cov lies strictly between ``low`` and ``high``; their objective is 0.
+    Source: Clip-Cov, arXiv 2505.22617. Defaults are those of its code.
+    Helps: a tiny share of tokens causes most of the loss of entropy; without them it stays.
+    Refuses: an empty range; to run without behaviour log-probs. The draw is made by a hash of each token's numbers, so
+    it depends neither on the order of tokens nor on ranks.
+
+    Args:
+        inner: What clips the other tokens; null is `FixedClip`, as in the source.
+        share: Share of tokens to leave out, in (0, 1]; at least one token if any qualifies.
+        low: Lower end of the covariances to draw from, in nats.
+        high: Upper end, > low.
+
+    Raises:
+        InputError: An argument is out of its range.
+    """
+
+    def __init__(
+        self, inner: ClippingStrategy | None = None, share: float = 2e-4, low: float = 1.0, high: float = 5.0
+    ) -> None:
+        super().__init__(FixedClip() if inner is None else inner)
+        self.share = require_fraction("share", share)
+        self.low = require_number("low", low)
+        if not high > low:
+            raise InputError(f"high must be above low = {low}, got {high}; both are covariances, not ratio bounds")
+        self.high = float(high)
+
+    def keep(
+        self,
+        log_ratio: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        rollout_log_probs: Tensor | None,
+        *,
+        entropy: Tensor | None,
+        proximal_log_probs: Tensor | None,
+    ) -> Tensor:
+        """Keep what is not drawn; see `TokenSelector.keep`."""
+        covariance, num_tokens = covariances(log_ratio, advantages, mask, rollout_log_probs, "ClipCov")
+        found = call_bounds(
+            self.inner,
+            log_ratio,
+            advantages,
+            mask,
+            rollout_log_probs,
+            entropy=entropy,
+            proximal_log_probs=proximal_log_probs,
+        )
+        with torch.no_grad():
+            clipped = self.inner.surrogate(log_ratio, advantages, found).clipped
+        candidates = mask & ~clipped & (covariance > self.low) & (covariance < self.high)
+        assert rollout_log_probs is not None
+        lots = _lots(log_ratio, advantages, rollout_log_probs)
+        return ~largest_over_ranks(lots, candidates, max(int(self.share * num_tokens), 1))
+
+
+def _lots(*tensors: Tensor) -> Tensor:
+    """Draw a number in [0, 1) for each token from the bits of its values: fixed by them, yet without a pattern."""
+    state = torch.zeros(tensors[0].shape, dtype=torch.int64, device=tensors[0].device)
+    for tensor in tensors:
+        state = (state ^ tensor.detach().float().contiguous().view(torch.int32).long()) * 0x2545F4914F6CDD1D
+        state = state ^ (state >> 29)
+    state = state * -0x61C8864680B583EB
+    return ((state >> 11) & (2**52 - 1)).double() / 2**52

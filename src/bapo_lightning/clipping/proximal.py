@@ -1,0 +1,55 @@
+"""What strategies share that split the ratio at the weights with which a rollout phase began.
+
+π_θ/π_rollout = π_θ/π_proximal · π_proximal/π_rollout. The first factor is what an inner strategy clips: it is 1 at the
+start of a phase, however stale the data. The second one is a constant weight.
+"""
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from bapo_lightning.clipping.base import ClippingStrategy
+from bapo_lightning.clipping.fixed import FixedClip
+from bapo_lightning.clipping.inputs import require_given, require_shapes
+from bapo_lightning.clipping.reweighted import ReweightedStrategy, TokenWeights
+from bapo_lightning.clipping.surrogate import capped_ratio
+
+
+class ProximalStrategy(ReweightedStrategy):
+    """Clips π_θ/π_proximal with an inner strategy and weights it by something of π_proximal/π_rollout.
+
+    Args:
+        inner: What clips π_θ/π_proximal; None is `FixedClip`.
+    """
+
+    needs_proximal = True
+
+    def __init__(self, inner: ClippingStrategy | None = None) -> None:
+        super().__init__(FixedClip() if inner is None else inner)
+
+    @abstractmethod
+    def weight(self, ratio: Tensor) -> TokenWeights:
+        """Weight tokens by their ratio π_proximal/π_rollout, [B, T], > 0."""
+
+    def weights(
+        self,
+        log_ratio: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        rollout_log_probs: Tensor | None,
+        *,
+        entropy: Tensor | None,
+        proximal_log_probs: Tensor | None,
+    ) -> TokenWeights:
+        """Shift the log-ratio to π_θ/π_proximal and weight by the rest.
+
+        Raises:
+            InputError: Log-probs of the rollout or of the proximal policy are missing.
+        """
+        who = type(self).__name__
+        rollout_log_probs = require_given(rollout_log_probs, "rollout_log_probs", who)
+        proximal_log_probs = require_given(proximal_log_probs, "proximal_log_probs", who)
+        require_shapes(log_ratio=log_ratio, rollout_log_probs=rollout_log_probs, proximal_log_probs=proximal_log_probs)
+        shift = (proximal_log_probs.to(log_ratio.dtype) - rollout_log_probs.to(log_ratio.dtype)).detach()
+        given = self.weight(capped_ratio(shift))
+        return TokenWeights(weight=given.weight, capped=given.capped, shift=shift)
