@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningDataModule
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bapo_lightning.advantages import AdvantageEstimator, GroupAdvantage
@@ -22,6 +23,7 @@ from bapo_lightning.collection import (
 from bapo_lightning.deck import PromptDeck
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation import Benchmark
+from bapo_lightning.proximal import proximal_log_probs, with_proximal_log_probs
 from bapo_lightning.replay import NotEnoughGroups, PhaseLoader, ReplayBuffer, rank_share, update_order
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
@@ -138,6 +140,7 @@ class ReplayDataModule(LightningDataModule):
         self._dealing = self._typed_dealing()
         self._restored = False
         self._phase_group_ids: list[int] = []
+        self._proximal_log_probs: Tensor | None = None
         self._groups_sampled = 0
 
     def _typed_dealing(self) -> "_Dealing":
@@ -205,6 +208,8 @@ class ReplayDataModule(LightningDataModule):
         dealing = self._dealing
         buffered = {group[0].group_id: group for group in self.buffer.groups}
         groups = [buffered[group_id] for group_id in self._phase_group_ids]
+        if self._proximal_log_probs is not None:
+            groups = with_proximal_log_probs(groups, self._proximal_log_probs)
         policy = self.module.policy
 
         def collate(trajectories: list[Trajectory]) -> Sealed[TokenBatch]:
@@ -259,12 +264,25 @@ class ReplayDataModule(LightningDataModule):
         self._dealing = self._typed_dealing()
         self._phase_group_ids = [group[0].group_id for group in chosen]
         self.phase_trajectories = [trajectory for group in chosen for trajectory in group]
+        self._proximal_log_probs = self._score_phase() if self.module.clipping.needs_proximal else None
         self.phase_metrics = {
             **rollout_metrics(trajectories, self.group_size),
             "rollout/dropped_prompts": float(self.deck.num_dropped),
             "time/rollout_seconds": sampled - started,
             "time/reward_seconds": time.perf_counter() - sampled,
         }
+
+    def _score_phase(self) -> Tensor:
+        """Log-probs of the phase's tokens under the weights it begins with."""
+        assert self.trainer is not None
+        return proximal_log_probs(
+            self.phase_trajectories,
+            self.module.policy,
+            responses_at_once=self.module.micro_batch_size or self.groups_per_update * self.group_size,
+            temperature=self._dealing.temperature,
+            device=self.module.device,
+            precision=self.trainer.precision_plugin.forward_context(),
+        )
 
     def sync_engine(self) -> int:
         """Bring the engine to the policy's weights and check that it says so.
@@ -328,6 +346,7 @@ class ReplayDataModule(LightningDataModule):
             "phase_group_ids": self._phase_group_ids,
             "dealing": asdict(self._dealing),
             "groups_sampled": self._groups_sampled,
+            "proximal_log_probs": self._proximal_log_probs,
             "buffer": self.buffer.state_dict(),
             "prompts": self.deck.fingerprint,
             "seed": self.seed,
@@ -353,6 +372,7 @@ class ReplayDataModule(LightningDataModule):
         self._phase_group_ids = list(state_dict["phase_group_ids"])
         self._dealing = _Dealing(**state_dict["dealing"])
         self._groups_sampled = state_dict["groups_sampled"]
+        self._proximal_log_probs = state_dict["proximal_log_probs"]
         self.buffer.load_state_dict(state_dict["buffer"])
         if any(group_id not in self.buffer for group_id in self._phase_group_ids):
             raise InputError(

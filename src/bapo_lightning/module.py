@@ -3,7 +3,7 @@
 import logging
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from lightning.pytorch import LightningModule
@@ -24,14 +24,26 @@ from bapo_lightning.objective import (
     kl_penalty,
     log_ratio,
 )
+from bapo_lightning.resuming import reopen_unfinished_phase, weight_differences
+from bapo_lightning.statistics_pass import StatisticsPass, score_before_bounds
 from bapo_lightning.types import Sealed, TokenBatch
-from bapo_lightning.update import MicroBatch, PartResult, UpdateRecord, join_rows, record_update
+from bapo_lightning.update import (
+    MicroBatch,
+    PartResult,
+    UpdateRecord,
+    find_bounds,
+    join_rows,
+    record_update,
+    report_micro_batch_bounds,
+)
 
 if TYPE_CHECKING:
     from bapo_lightning.answering import Answer, AnswerRequest
     from bapo_lightning.datamodule import ReplayDataModule
 
 log = logging.getLogger(__name__)
+
+BoundsScope = Literal["update", "micro_batch"]
 
 
 def _default_optimizer(params: Any) -> torch.optim.Optimizer:
@@ -56,6 +68,12 @@ class PolicyModule(LightningModule):
         entropy_coefficient: Weight of an entropy bonus, dimensionless; 0 is none.
         max_grad_norm: Gradients are scaled down to this global norm, > 0; None leaves them.
         micro_batch_size: Responses in one forward and backward pass of a rank, ≥ 1; None takes all at once.
+        bounds_scope: ``update`` finds one window for the whole update, over all ranks, whatever the micro-batches.
+            ``micro_batch`` finds one for each, over all ranks, as the authors' code does: the loss then depends on
+            ``micro_batch_size``.
+        statistics_pass: How a strategy that looks at the whole update first gets its log-probs when there are several
+            micro-batches: ``keep_graphs`` (more memory), ``extra_forward`` (more time), or ``auto``, which keeps graphs
+            where they fit into half of the free memory. Other strategies never pay.
 
     Raises:
         InputError: A value is unusable.
@@ -73,6 +91,8 @@ class PolicyModule(LightningModule):
         entropy_coefficient: float = 0.0,
         max_grad_norm: float | None = 1.0,
         micro_batch_size: int | None = None,
+        bounds_scope: BoundsScope = "update",
+        statistics_pass: StatisticsPass = "auto",
     ) -> None:
         super().__init__()
         if kl_coefficient < 0:
@@ -81,6 +101,12 @@ class PolicyModule(LightningModule):
             raise InputError(f"model.max_grad_norm must be > 0 or null, got {max_grad_norm}")
         if micro_batch_size is not None and micro_batch_size < 1:
             raise InputError(f"model.micro_batch_size must be at least 1 or null, got {micro_batch_size}")
+        for name, value, options in (
+            ("bounds_scope", bounds_scope, BoundsScope),
+            ("statistics_pass", statistics_pass, StatisticsPass),
+        ):
+            if value not in get_args(options):
+                raise InputError(f"model.{name} must be one of {', '.join(get_args(options))}, got {value!r}")
         self.automatic_optimization = False
         self.save_hyperparameters(logger=False)
         # Built by hand, the injected objects would be pickled into the checkpoint, where torch refuses to read them;
@@ -100,6 +126,8 @@ class PolicyModule(LightningModule):
         self.entropy_coefficient = entropy_coefficient
         self.max_grad_norm = max_grad_norm
         self.micro_batch_size = micro_batch_size
+        self.bounds_scope = bounds_scope
+        self.statistics_pass = statistics_pass
         self.last_update: UpdateRecord | None = None
         """What the newest update saw and did; callbacks read it in ``on_train_batch_end``."""
         self._updates_of_checkpoint = 0
@@ -138,6 +166,17 @@ class PolicyModule(LightningModule):
         except (TypeError, ValueError) as error:
             raise InputError(f"model.lr_scheduler: {error}") from error
 
+    def on_fit_start(self) -> None:
+        """Say so if the aggregation is not the one in the formula of the strategy's source."""
+        wanted = self.clipping.source_aggregation
+        if wanted is not None and wanted != self.aggregation:
+            log.warning(
+                "%s is defined with model.aggregation=%s; with %s long responses weigh otherwise than in its source",
+                type(self.clipping).__name__,
+                wanted,
+                self.aggregation,
+            )
+
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Unseal a batch; token batches move to the device, requests for answers have none."""
         content = batch.content if isinstance(batch, Sealed) else batch
@@ -153,17 +192,23 @@ class PolicyModule(LightningModule):
         parts = self._micro_batches(batch)
         count = aggregation_denominator(batch.loss_mask, self.aggregation, batch.length_limit)
         # DDP and FSDP2 average gradients over ranks, so each rank divides by its share of the whole count.
-        denominator = self._sum_over_ranks(count) / self.trainer.world_size
+        denominator = self._reduce_over_ranks(count, "sum") / self.trainer.world_size
 
         optimizer.zero_grad()
-        bounds, scores = self._find_bounds(batch, parts)
+        per_part = self.bounds_scope == "micro_batch"
+        bounds, scores = (None, [None] * len(parts)) if per_part else self._find_bounds(batch, parts)
         results = []
-        for part in parts:
+        for number, part in enumerate(parts):
             with nullcontext() if part is parts[-1] else self._gradients_kept_local():
-                results.append(self._backward(part, bounds, denominator, scores))
-        if len(parts) > 1 and not self.clipping.needs_statistics:
+                # Taken out of the list, so that its graph is freed by its backward pass.
+                part_scores, scores[number] = scores[number], None
+                results.append(self._backward(part, bounds, denominator, part_scores))
+        if bounds is None:
+            self._take_part_in_searches(len(parts), batch)
+            bounds = report_micro_batch_bounds(self.clipping, batch, parts, results)
+        elif len(parts) > 1 and not self.clipping.needs_statistics:
             # The window was known before; its shares only now that every token is scored.
-            bounds = self._bounds(batch, join_rows([r.log_probs for r in results], batch.response_mask))
+            bounds = self._bounds(batch, [r.log_probs for r in results], [r.entropy for r in results])
 
         grad_norm = self._clip_gradients()
         if denominator == 0:
@@ -189,35 +234,43 @@ class PolicyModule(LightningModule):
         stops = [min(start + size, batch.num_responses) for start in starts]
         return [MicroBatch(batch.rows(a, b), a, b) for a, b in zip(starts, stops, strict=True)]
 
-    def _find_bounds(self, batch: TokenBatch, parts: list[MicroBatch]) -> tuple[ClipBounds, TokenScores | None]:
+    def _find_bounds(self, batch: TokenBatch, parts: list[MicroBatch]) -> tuple[ClipBounds, list[TokenScores | None]]:
         """Find the window of the whole update before its first backward pass.
 
         Returns:
-            The bounds, and, if the update is a single micro-batch, its scores with their graph: that forward pass is
-            the one that is trained on. Several micro-batches cost an extra pass without gradient, if the strategy
-            depends on the batch.
+            The bounds, and the scores of each micro-batch whose graph is to be trained on; None where there is none.
         """
-        if len(parts) == 1:
-            scores = self.policy.score(parts[0].batch)
-            return self._bounds(batch, join_rows([scores.log_probs], batch.response_mask)), scores
-        if not self.clipping.needs_statistics:
-            return self._bounds(batch, batch.rollout_log_probs), None
-        with torch.no_grad():
-            log_probs = [self.policy.score(part.batch).log_probs for part in parts]
-        # Autocast keeps the copies it made without gradient and would hand them to the passes that need one.
-        torch.clear_autocast_cache()
-        return self._bounds(batch, join_rows(log_probs, batch.response_mask)), None
+        if len(parts) > 1 and not self.clipping.needs_statistics:
+            blind = batch.rollout_log_probs
+            return find_bounds(self.clipping, batch, blind, torch.zeros_like(blind)), [None] * len(parts)
+        scores, kept = score_before_bounds(self.policy, parts, self.statistics_pass, self._agree)
+        bounds = self._bounds(batch, [s.log_probs for s in scores], [s.entropy for s in scores])
+        return bounds, [*scores] if kept else [None] * len(parts)
 
-    def _bounds(self, batch: TokenBatch, log_probs: Tensor) -> ClipBounds:
-        log_ratios = log_ratio(log_probs, batch.rollout_log_probs)
-        return self.clipping.bounds(log_ratios, batch.advantages, batch.loss_mask, batch.rollout_log_probs)
+    def _bounds(self, batch: TokenBatch, log_probs: list[Tensor], entropy: list[Tensor]) -> ClipBounds:
+        like = batch.response_mask
+        return find_bounds(self.clipping, batch, join_rows(log_probs, like), join_rows(entropy, like))
+
+    def _take_part_in_searches(self, num_parts: int, batch: TokenBatch) -> None:
+        """Join the searches of ranks that have more micro-batches, with nothing of its own."""
+        most = int(self._reduce_over_ranks(torch.tensor(num_parts, device=self.device), "max"))
+        nothing = batch.rows(0, 0)
+        for _ in range(most - num_parts):
+            find_bounds(self.clipping, nothing, nothing.rollout_log_probs, nothing.rollout_log_probs)
+
+    def _agree(self, wish: bool) -> bool:
+        return bool(self._reduce_over_ranks(torch.tensor(int(wish), device=self.device), "min"))
 
     def _backward(
-        self, part: MicroBatch, bounds: ClipBounds, denominator: float, scores: TokenScores | None
+        self, part: MicroBatch, bounds: ClipBounds | None, denominator: float, scores: TokenScores | None
     ) -> PartResult:
-        """Add the gradient of one micro-batch's share of the loss."""
+        """Add the gradient of one micro-batch's share of the loss; without bounds it finds its own."""
         batch = part.batch
         scores = self.policy.score(batch) if scores is None else scores
+        if bounds is None:
+            window = find_bounds(self.clipping, batch, scores.log_probs.detach(), scores.entropy.detach())
+        else:
+            window = bounds.rows(part.start, part.stop, part.width)
 
         def over_update(values: Tensor) -> Tensor:
             return aggregate(values, batch.loss_mask, self.aggregation, denominator)
@@ -225,7 +278,7 @@ class PolicyModule(LightningModule):
         surrogate = self.clipping.surrogate(
             log_ratio(scores.log_probs, batch.rollout_log_probs),
             batch.advantages,
-            bounds.rows(part.start, part.stop, part.width),
+            window,
         )
         loss = -over_update(surrogate.objective)
         reference_log_probs = None
@@ -236,7 +289,7 @@ class PolicyModule(LightningModule):
         if self.entropy_coefficient:
             loss = loss - self.entropy_coefficient * over_update(scores.entropy)
         self.manual_backward(loss)
-        return PartResult.of(loss, scores, surrogate, reference_log_probs)
+        return PartResult.of(loss, scores, window, surrogate, reference_log_probs)
 
     def _clip_gradients(self) -> float:
         """Scale gradients down to ``max_grad_norm``.
@@ -258,8 +311,8 @@ class PolicyModule(LightningModule):
             )
         return value
 
-    def _sum_over_ranks(self, count: Tensor) -> float:
-        return float(self.trainer.strategy.reduce(count.double(), reduce_op="sum"))
+    def _reduce_over_ranks(self, number: Tensor, operation: str) -> float:
+        return float(self.trainer.strategy.reduce(number.double(), reduce_op=operation))
 
     def _gradients_kept_local(self) -> AbstractContextManager[None]:
         """Inside, DDP does not average gradients: only the last micro-batch of an update needs that."""
@@ -320,14 +373,7 @@ class PolicyModule(LightningModule):
             InputError: Weights do not fit, or the data state of the run is missing.
         """
         self._updates_of_checkpoint = checkpoint["global_step"]
-        own, given = self.state_dict(), checkpoint["state_dict"]
-        differences = [f"{name} is missing" for name in sorted(own.keys() - given.keys())]
-        differences += [f"{name} is not in the model" for name in sorted(given.keys() - own.keys())]
-        differences += [
-            f"{name} has shape {tuple(given[name].shape)}, the model wants {tuple(own[name].shape)}"
-            for name in sorted(own.keys() & given.keys())
-            if own[name].shape != given[name].shape
-        ]
+        differences = weight_differences(self.state_dict(), checkpoint["state_dict"])
         if differences:
             raise InputError(
                 f"ckpt_path: the checkpoint is of another model than model.policy.path = {self.policy.path!r}: "
@@ -339,19 +385,4 @@ class PolicyModule(LightningModule):
                 f"ckpt_path: the checkpoint holds no state of {type(datamodule).__qualname__}, so the run would go on "
                 "with other data; it was made with another DataModule"
             )
-        _reopen_unfinished_phase(checkpoint)
-
-
-def _reopen_unfinished_phase(checkpoint: dict[str, Any]) -> None:
-    """Let a run that ``max_steps`` stopped in the middle of a phase go on there.
-
-    Lightning ends such an epoch as if it were complete, so a checkpoint written at its end would skip what is left.
-    """
-    loop = checkpoint.get("loops", {}).get("fit_loop")
-    if loop is None:
-        return
-    epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
-    if not batches["is_last_batch"] and epochs["current"]["processed"] == epochs["current"]["started"] > 0:
-        for progress in (epochs["current"], epochs["total"]):
-            progress["processed"] -= 1
-            progress["completed"] = min(progress["completed"], progress["processed"])
+        reopen_unfinished_phase(checkpoint)

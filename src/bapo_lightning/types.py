@@ -155,6 +155,9 @@ class Trajectory:
     advantage: float = 0.0
     """Every token of the response carries it."""
 
+    proximal_log_probs: tuple[float, ...] | None = None
+    """Nats, one a token; under the weights at the start of the phase that trains on it, where a strategy asks."""
+
     @property
     def oldest_version(self) -> int:
         """Version of the oldest token: a response is as old as its oldest token."""
@@ -207,6 +210,9 @@ class TokenBatch:
     length_limit: int
     """Token limit of a response when these were sampled; the ``constant`` aggregation divides by it."""
 
+    proximal_log_probs: Tensor | None = None
+    """[B, T] float32, nats; log-probs under the weights at the phase's start; None where no strategy asks for them."""
+
     @property
     def num_responses(self) -> int:
         """B, empty responses included."""
@@ -223,8 +229,8 @@ class TokenBatch:
 
     def rows(self, start: int, stop: int) -> "TokenBatch":
         """Responses ``start … stop-1`` with padding common to all of them cut off."""
-        prompt_width = max(int(self.prompt_mask[start:stop].sum(1).max()), 1)
-        response_width = max(int(self.response_mask[start:stop].sum(1).max()), 1)
+        prompt_width = max([*self.prompt_mask[start:stop].sum(1).tolist(), 1])
+        response_width = max([*self.response_mask[start:stop].sum(1).tolist(), 1])
         first = self.prompt_ids.shape[1] - prompt_width
         cut: dict[str, Any] = {
             name: value[start:stop, first:] if name.startswith("prompt_") else value[start:stop, :response_width]
@@ -260,6 +266,8 @@ class TokenBatch:
         rollout_log_probs = torch.zeros((num_rows, response_width), dtype=torch.float32)
         policy_versions = torch.zeros((num_rows, response_width), dtype=torch.int64)
         advantages = torch.zeros((num_rows, response_width), dtype=torch.float32)
+        with_proximal = all(t.proximal_log_probs is not None for t in rows)
+        proximal_log_probs = torch.zeros_like(rollout_log_probs) if with_proximal else None
         rewards = torch.tensor([float("nan") if t.reward is None else t.reward for t in rows])
         for i, trajectory in enumerate(rows):
             completion, length = trajectory.completion, len(trajectory.completion.token_ids)
@@ -271,6 +279,8 @@ class TokenBatch:
             rollout_log_probs[i, :length] = torch.tensor(completion.log_probs, dtype=torch.float32)
             policy_versions[i, :length] = torch.tensor(completion.policy_versions, dtype=torch.int64)
             advantages[i, :length] = trajectory.advantage
+            if proximal_log_probs is not None:
+                proximal_log_probs[i, :length] = torch.tensor(trajectory.proximal_log_probs, dtype=torch.float32)
         return cls(
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,
@@ -283,6 +293,7 @@ class TokenBatch:
             rewards=rewards,
             temperature=temperature,
             length_limit=length_limit,
+            proximal_log_probs=proximal_log_probs,
         )
 
 

@@ -36,7 +36,18 @@ def run(model_folder, tmp_path_factory):
             "max_epochs": 3,
             "enable_progress_bar": True,
             "callbacks": [
-                {"class_path": "EntropyClipMonitor", "init_args": {"histogram_interval": 5}},
+                {
+                    "class_path": "EntropyClipMonitor",
+                    "init_args": {
+                        "histogram_interval": 5,
+                        "shadow": [
+                            {"class_path": "BAPOClip"},
+                            {"class_path": "ClipHigher", "init_args": {"high": 1.001}},
+                            {"class_path": "ClipHigher"},
+                            {"class_path": "TopEntropyTokens"},
+                        ],
+                    },
+                },
                 {"class_path": "AIMEEvaluation", "init_args": {"benchmarks": [benchmark], "every_n_phases": 2}},
             ],
         },
@@ -90,6 +101,31 @@ def test_a_phase_starts_on_policy_and_grows_stale(curves):
     assert max(abs(curves["ratio/mean"][u] - 1) for u in (2, 3, 4)) > 1e-4
 
 
+def test_a_shadow_of_the_trained_strategy_agrees_with_it(curves):
+    for update in range(2, 13):
+        for shadow, trained in {
+            "fraction_low": "clip/fraction_low",
+            "fraction_high": "clip/fraction_high",
+            "bound_low": "clip/bound_low",
+            "bound_high": "clip/bound_high",
+            "value_share": "balance/value_share",
+            "gradient_share": "balance/gradient_share",
+        }.items():
+            assert curves[f"shadow/BAPOClip/{shadow}"].get(update) == curves[trained].get(update), (shadow, update)
+        assert curves["shadow/BAPOClip/disagreement"][update] == 0.0
+
+
+def test_shadows_say_what_they_would_clip(curves):
+    """A window [.8, 1.001] clips nearly every positive token that has risen; [.8, 1.28] clips fewer."""
+    narrow, wide = curves["shadow/ClipHigher/fraction_high"], curves["shadow/ClipHigher_2/fraction_high"]
+    assert max(narrow.values()) > 0.1
+    assert all(narrow[update] >= wide[update] for update in narrow)
+    assert curves["shadow/ClipHigher/bound_high"][3] == pytest.approx(1.001)
+    # 80 % of tokens are left out, up to equals and rounding up; some of the others are clipped.
+    clipped = curves["shadow/TopEntropyTokens/fraction_clipped"]
+    assert all(0.5 < value < 1.0 for value in clipped.values())
+
+
 def documented_tags():
     names = re.findall(r"`([a-z]+/[^`]+)`", DOCS.read_text())
     return {n for n in names if not n.endswith("/") and "_rollout" not in n}
@@ -112,7 +148,7 @@ def test_the_custom_scalars_page_shows_curves_that_exist(events, curves):
     layout = Layout()
     layout.ParseFromString(tensor.tensor_proto.string_val[0])
     charts = [chart for category in layout.category for chart in category.chart]
-    assert len(charts) == 6
+    assert len(charts) == 8
     for chart in charts:
         for series in chart.margin.series:
             assert {series.value, series.lower, series.upper} <= curves.keys(), chart.title

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from harness import fit, make_module, random_batch, weights
 from lightning.pytorch import Callback
 
-from bapo_lightning.clipping import BAPOClip, ClipHigher, FixedClip
+from bapo_lightning.clipping import GSPO, BAPOClip, ClipHigher, FixedClip, TopEntropyTokens
 from bapo_lightning.errors import InputError
 
 
@@ -21,17 +21,25 @@ def gradient_of_update(folder, batch, **settings):
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("statistics_pass", ["keep_graphs", "extra_forward"])
 @pytest.mark.parametrize(
     "clipping",
-    [FixedClip(), BAPOClip(target=0.6), BAPOClip(target=0.5, contribution="gradient", weighting="none")],
-    ids=["fixed", "bapo", "bapo_gradient"],
+    [
+        FixedClip(),
+        BAPOClip(target=0.6),
+        BAPOClip(target=0.5, contribution="gradient", weighting="none"),
+        GSPO(low=0.7, high=1.3),
+        TopEntropyTokens(inner=BAPOClip()),
+    ],
+    ids=["fixed", "bapo", "bapo_gradient", "gspo", "top_entropy_of_bapo"],
 )
-def test_micro_batches_change_nothing(model_folder, clipping, aggregation):
+def test_micro_batches_change_nothing(model_folder, clipping, aggregation, statistics_pass):
     """B055, B057, B068: loss, bounds and gradient are equal for every cut, to 1e-9 in float64."""
     batch = random_batch(missing=(4,), dtype=torch.float64)
     settings = {
         "clipping": clipping,
         "aggregation": aggregation,
+        "statistics_pass": statistics_pass,
         "kl_coefficient": 0.1,
         "entropy_coefficient": 0.01,
     }
@@ -133,12 +141,20 @@ def test_an_update_on_nothing_is_counted_and_changes_nothing(model_folder):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run(model_folder):
+@pytest.mark.parametrize(
+    ("advantage", "error", "message"),
+    [
+        (float("nan"), InputError, "advantages is nan at response 1, token 0"),
+        (3e38, RuntimeError, "gradient norm of update 1"),
+    ],
+    ids=["nan", "overflow"],
+)
+def test_a_gradient_that_is_not_finite_stops_the_run(model_folder, advantage, error, message):
     module = make_module(model_folder())
     before = weights(module)
     batch = random_batch()
-    batch.advantages[1, 0] = float("nan")
-    with pytest.raises(RuntimeError, match="gradient norm of update 1"):
+    batch.advantages[1, 0] = advantage
+    with pytest.raises(error, match=message):
         fit(module, [batch])
     assert all(torch.equal(before[name], p) for name, p in weights(module).items())
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from bapo_lightning.callbacks.logging import gather_values, log_at_update, reduce_sums, tensorboard_writer
 from bapo_lightning.callbacks.measures import percentiles, update_sums, update_values
+from bapo_lightning.callbacks.shadow import name_shadows, require_same_inputs, shadow_metrics
+from bapo_lightning.clipping import ClippingStrategy
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.module import PolicyModule
@@ -25,6 +27,15 @@ LAYOUT = {
 }
 """TensorBoard's custom-scalars page. A margin chart takes value, lower and upper tag."""
 
+SHADOW_LAYOUT = {
+    "share of positive tokens, by gradient: trained and shadows": [
+        "Multiline",
+        ["(balance|shadow/.*)/gradient_share$"],
+    ],
+    "clipped tokens: shadows": ["Multiline", ["shadow/.*/fraction_clipped$"]],
+}
+"""Further charts where strategies are shadowed."""
+
 
 class EntropyClipMonitor(Callback):
     """Logs every update: entropy, clip fractions by sign, bounds, shares, ratio percentiles, lengths, gradient norm.
@@ -34,24 +45,35 @@ class EntropyClipMonitor(Callback):
     Args:
         histogram_interval: Updates between histograms, ≥ 1; 0 writes none.
         max_histogram_values: Tokens of a rank that go into a histogram or percentile, ≥ 1.
+        shadow: Strategies that judge every update beside the one that is trained, from the same log-probs: what they
+            would clip, and which share of positive tokens they would give. No forward pass, and nothing changes.
 
     Raises:
         InputError: A value is out of its range.
     """
 
-    def __init__(self, histogram_interval: int = 10, max_histogram_values: int = 4096) -> None:
+    def __init__(
+        self,
+        histogram_interval: int = 10,
+        max_histogram_values: int = 4096,
+        shadow: list[ClippingStrategy] | None = None,
+    ) -> None:
         if histogram_interval < 0:
             raise InputError(f"EntropyClipMonitor.histogram_interval must be >= 0, got {histogram_interval}")
         if max_histogram_values < 1:
             raise InputError(f"EntropyClipMonitor.max_histogram_values must be at least 1, got {max_histogram_values}")
         self.histogram_interval = histogram_interval
         self.max_histogram_values = max_histogram_values
+        self.shadows = name_shadows(shadow or [])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lay out the custom-scalars page."""
+        assert isinstance(pl_module, PolicyModule)
+        require_same_inputs(self.shadows, pl_module.clipping)
         writer = tensorboard_writer(trainer)
         if writer is not None:
-            writer.add_custom_scalars(LAYOUT)
+            charts = LAYOUT["BAPO"] | (SHADOW_LAYOUT if self.shadows else {})
+            writer.add_custom_scalars({"BAPO": charts})
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log what the rollout phase was like, at the update it precedes."""
@@ -68,9 +90,13 @@ class EntropyClipMonitor(Callback):
         assert update is not None
         mask = update.batch.loss_mask
         ratios = gather_values(trainer, update.log_ratio[mask].exp(), self.max_histogram_values)
+        sums, values = update_sums(update), update_values(update)
+        for name, strategy in self.shadows.items():
+            shadow_sums, shadow_values = shadow_metrics(name, strategy, update)
+            sums, values = sums | shadow_sums, values | shadow_values
         metrics = {
-            **reduce_sums(trainer, update_sums(update)),
-            **update_values(update),
+            **reduce_sums(trainer, sums),
+            **values,
             **percentiles(ratios, "ratio"),
             "clip/one": 1.0,
         }

@@ -39,10 +39,12 @@ def update_sums(update: UpdateRecord) -> dict[str, MetricSum]:
         "clip/fraction_low": share(update.clipped_low, mask),
         "clip/fraction_high": share(update.clipped_high, mask),
         "clip/fraction_dual": share(update.clipped_dual, mask),
+        "clip/fraction_dropped": share(update.dropped, mask),
+        "clip/fraction_capped": share(update.capped, mask),
         "clip/fraction_low_of_negative": share(update.clipped_low, negative),
         "clip/fraction_high_of_positive": share(update.clipped_high, positive),
-        "clip/bound_low": _bound(update.bounds.low, mask),
-        "clip/bound_high": _bound(update.bounds.high, mask),
+        "clip/bound_low": bound_sum(update.bounds.low, mask),
+        "clip/bound_high": bound_sum(update.bounds.high, mask),
         "balance/token_share": share(positive, positive | negative),
         "staleness/mean": masked_sum(age, mask),
         "advantage/mean_absolute": masked_sum(batch.advantages.abs(), mask),
@@ -92,9 +94,8 @@ def percentiles(values: Tensor, name: str) -> dict[str, float]:
     }
 
 
-def _bound(bound: float | Tensor, mask: Tensor) -> MetricSum:
-    """A bound per token is averaged over tokens; one for the update is itself."""
+def bound_sum(bound: float | Tensor, mask: Tensor) -> MetricSum:
+    """A bound per token is averaged over tokens; one for the update is itself; none has no curve."""
     if isinstance(bound, Tensor):
         return masked_sum(bound.expand(mask.shape), mask)
-    # No bound has no curve.
     return MetricSum(0.0, 0) if math.isinf(bound) else MetricSum(bound, 1)

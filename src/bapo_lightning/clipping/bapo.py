@@ -113,6 +113,11 @@ class BAPOClip(ClippingStrategy):
         self._highs = candidate_bounds(high_start, high_max, high_step, clamp_last_step=clamp_last_step)
         self._path = search_path(len(self._lows), len(self._highs), order)
 
+    @property
+    def weighs_shares(self) -> bool:  # type: ignore[override]
+        """As the search weighs tokens."""
+        return self.weighting == "rollout_prob"
+
     @classmethod
     def official(
         cls,

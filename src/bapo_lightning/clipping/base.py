@@ -29,6 +29,9 @@ class ClippingStrategy(ABC):
     needs_proximal: bool = False
     """Whether `bounds` takes ``proximal_log_probs`` [B, T], in nats: log π of the weights at the phase's start."""
 
+    weighs_shares: bool = True
+    """Whether the shares it reports weight tokens by π_rollout, as Eq. 8 of BAPO does. Curves are comparable if so."""
+
     source_aggregation: ClassVar[str | None] = None
     """The aggregation that the source's formula contains, where the formula is not the same under another one."""
 
@@ -82,8 +85,7 @@ class ClippingStrategy(ABC):
         """Fill in the shares of positive tokens that `surrogate` gives at these bounds, over all ranks.
 
         For strategies that do not measure them on the way: the last line of their `bounds`. One all-reduce. Tokens
-        are weighted by π_rollout where it is given, as Eq. 8 of BAPO does, so that curves of all strategies can be
-        compared.
+        are weighted by π_rollout where it is given (see ``weighs_shares``).
 
         Args:
             bounds: The window.
@@ -98,7 +100,8 @@ class ClippingStrategy(ABC):
         Raises:
             InputError: Shapes differ, or an unmasked value is NaN or infinite.
         """
-        return measure_shares(self.surrogate, bounds, log_ratio, advantages, mask, rollout_log_probs)
+        weighting = rollout_log_probs if self.weighs_shares else None
+        return measure_shares(self.surrogate, bounds, log_ratio, advantages, mask, weighting)
 
     def __repr__(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))

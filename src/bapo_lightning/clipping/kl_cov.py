@@ -55,6 +55,11 @@ class KLCov(ClippingStrategy):
         return self.inner.needs_proximal
 
     @property
+    def weighs_shares(self) -> bool:  # type: ignore[override]
+        """As the inner strategy."""
+        return self.inner.weighs_shares
+
+    @property
     def source_aggregation(self) -> str | None:  # type: ignore[override]
         """As the inner strategy."""
         return self.inner.source_aggregation

@@ -66,6 +66,11 @@ class ReweightedStrategy(ClippingStrategy):
         return self.inner.needs_proximal
 
     @property
+    def weighs_shares(self) -> bool:  # type: ignore[override]
+        """As the inner strategy."""
+        return self.inner.weighs_shares
+
+    @property
     def source_aggregation(self) -> str | None:  # type: ignore[override]
         """As the inner strategy."""
         return self.inner.source_aggregation
