@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.clipping.base import ClippingStrategy, call_bounds
+from bapo_lightning.clipping.inputs import require_shapes
 from bapo_lightning.clipping.records import ClipBounds, Surrogate, report_of
 from bapo_lightning.clipping.surrogate import at_least_float32
 
@@ -99,6 +100,7 @@ class ReweightedStrategy(ClippingStrategy):
         proximal_log_probs: Tensor | None = None,
     ) -> ReweightedBounds:
         """Weight the tokens, then let the inner strategy find its window; see `ClippingStrategy.bounds`."""
+        require_shapes(log_ratio=log_ratio, advantages=advantages, mask=mask, rollout_log_probs=rollout_log_probs)
         mask = mask.bool()
         log_ratio = at_least_float32(log_ratio.detach())
         given = self.weights(
