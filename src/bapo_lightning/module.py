@@ -197,14 +197,26 @@ class PolicyModule(LightningModule):
         optimizer.zero_grad()
         per_part = self.bounds_scope == "micro_batch"
         bounds, scores = (None, [None] * len(parts)) if per_part else self._find_bounds(batch, parts)
+        # Ranks search together, so one with fewer micro-batches takes part in the searches of the others, with nothing.
+        most_parts = (
+            int(self._reduce_over_ranks(torch.tensor(len(parts), device=self.device), "max")) if per_part else 0
+        )
         results = []
         for number, part in enumerate(parts):
-            with nullcontext() if part is parts[-1] else self._gradients_kept_local():
+            last = part is parts[-1]
+            with nullcontext() if last else self._gradients_kept_local():
                 # Taken out of the list, so that its graph is freed by its backward pass.
-                part_scores, scores[number] = scores[number], None
-                results.append(self._backward(part, bounds, denominator, part_scores))
+                part_scores, scores[number] = scores[number] or self.policy.score(part.batch), None
+                if bounds is None:
+                    window = find_bounds(self.clipping, part.batch, part_scores.log_probs, part_scores.entropy)
+                    # Before the last backward pass, in which ranks meet to add up gradients.
+                    for _ in range(most_parts - len(parts) if last else 0):
+                        nothing = batch.rows(0, 0)
+                        find_bounds(self.clipping, nothing, nothing.rollout_log_probs, nothing.rollout_log_probs)
+                else:
+                    window = bounds.rows(part.start, part.stop, part.width)
+                results.append(self._backward(part, window, denominator, part_scores))
         if bounds is None:
-            self._take_part_in_searches(len(parts), batch)
             bounds = report_micro_batch_bounds(self.clipping, batch, parts, results)
         elif len(parts) > 1 and not self.clipping.needs_statistics:
             # The window was known before; its shares only now that every token is scored.
@@ -251,26 +263,12 @@ class PolicyModule(LightningModule):
         like = batch.response_mask
         return find_bounds(self.clipping, batch, join_rows(log_probs, like), join_rows(entropy, like))
 
-    def _take_part_in_searches(self, num_parts: int, batch: TokenBatch) -> None:
-        """Join the searches of ranks that have more micro-batches, with nothing of its own."""
-        most = int(self._reduce_over_ranks(torch.tensor(num_parts, device=self.device), "max"))
-        nothing = batch.rows(0, 0)
-        for _ in range(most - num_parts):
-            find_bounds(self.clipping, nothing, nothing.rollout_log_probs, nothing.rollout_log_probs)
-
     def _agree(self, wish: bool) -> bool:
         return bool(self._reduce_over_ranks(torch.tensor(int(wish), device=self.device), "min"))
 
-    def _backward(
-        self, part: MicroBatch, bounds: ClipBounds | None, denominator: float, scores: TokenScores | None
-    ) -> PartResult:
-        """Add the gradient of one micro-batch's share of the loss; without bounds it finds its own."""
+    def _backward(self, part: MicroBatch, window: ClipBounds, denominator: float, scores: TokenScores) -> PartResult:
+        """Add the gradient of one micro-batch's share of the loss."""
         batch = part.batch
-        scores = self.policy.score(batch) if scores is None else scores
-        if bounds is None:
-            window = find_bounds(self.clipping, batch, scores.log_probs.detach(), scores.entropy.detach())
-        else:
-            window = bounds.rows(part.start, part.stop, part.width)
 
         def over_update(values: Tensor) -> Tensor:
             return aggregate(values, batch.loss_mask, self.aggregation, denominator)

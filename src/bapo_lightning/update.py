@@ -155,7 +155,7 @@ def find_bounds(strategy: ClippingStrategy, batch: TokenBatch, log_probs: Tensor
     Args:
         strategy: The one that is trained with, or another one to compare with.
         batch: B responses, perhaps none.
-        log_probs: [B, T] nats, log π_θ.
+        log_probs: [B, T] nats, log π_θ; no gradient is taken.
         entropy: [B, T] nats.
 
     Returns:
@@ -166,11 +166,11 @@ def find_bounds(strategy: ClippingStrategy, batch: TokenBatch, log_probs: Tensor
     """
     return call_bounds(
         strategy,
-        log_ratio(log_probs, batch.rollout_log_probs),
+        log_ratio(log_probs.detach(), batch.rollout_log_probs),
         batch.advantages,
         batch.loss_mask,
         batch.rollout_log_probs,
-        entropy=entropy,
+        entropy=entropy.detach(),
         proximal_log_probs=batch.proximal_log_probs,
     )
 

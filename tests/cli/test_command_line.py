@@ -14,7 +14,7 @@ from bapo_lightning.cli import main
 from bapo_lightning.module import PolicyModule
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-STRATEGIES = ("fixed", "clip_higher", "bapo", "bapo_official")
+STRATEGIES = ("fixed", "bapo", "top_entropy", "decoupled")
 
 
 @pytest.fixture

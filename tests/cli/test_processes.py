@@ -74,8 +74,16 @@ def test_kill_9_leaves_the_last_checkpoint_loadable(model_folder, tmp_path):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("micro_batch_size", [None, 3])
-def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size):
+@pytest.mark.parametrize(
+    ("micro_batch_size", "clipping", "buffer"),
+    [
+        (None, "BAPOClip", None),
+        (3, "BAPOClip", None),
+        (3, "DecoupledPPO", {"class_path": "ReplayBuffer", "init_args": {"capacity": 8}}),
+        (None, "TopEntropyTokens", None),
+    ],
+)
+def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size, clipping, buffer):
     """B056: the same rollouts, curves and weights; text sampled once, groups whole, metrics over all ranks."""
     # Plain SGD: Adam's first steps turn rounding errors of tiny gradients into whole steps.
     base = write_config(
@@ -83,7 +91,10 @@ def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size):
     )
     config = yaml.safe_load(base.read_text())
     config["model"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
-    config["model"]["clipping"] = {"class_path": "BAPOClip", "init_args": {"target": 0.5}}
+    config["model"]["clipping"] = {"class_path": clipping}
+    config["data"]["buffer"] = buffer
+    shadows = [{"class_path": "BAPOClip", "init_args": {"target": 0.5}}, {"class_path": "GSPO"}]
+    config["trainer"]["callbacks"] = [{"class_path": "EntropyClipMonitor", "init_args": {"shadow": shadows}}]
     base.write_text(yaml.safe_dump(config))
     two = ["--trainer.strategy=ddp", "--trainer.devices=2", "--trainer.accelerator=cpu"]
     one_process = start("fit", "--config", base, "--trainer.logger.init_args.name=one")

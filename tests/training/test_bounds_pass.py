@@ -1,7 +1,13 @@
 """Bounds before the first backward pass: how many forward passes they cost, and one search or one a micro-batch."""
 
+import json
+import os
+import socket
+from pathlib import Path
+
 import pytest
 import torch
+import torch.multiprocessing as mp
 from harness import fit, make_module, random_batch, weights
 
 from bapo_lightning import statistics_pass
@@ -93,6 +99,28 @@ def test_each_micro_batch_may_search_for_itself(model_folder):
     )
     positive, negative = (value[kept & side].sum() for side in (batch.advantages > 0, batch.advantages < 0))
     assert update.bounds.value_share == pytest.approx((positive / (positive + negative)).item(), rel=1e-5)
+
+
+def _fit_uneven(rank: int, model_folder: str, results: str, port: int) -> None:
+    """Rank 0 has one micro-batch, rank 1 has three."""
+    torch.set_num_threads(1)
+    os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    batch = random_batch()
+    module = make_module(Path(model_folder), clipping=MOVING, micro_batch_size=2, bounds_scope="micro_batch")
+    fit(module, [batch.rows(0, 2) if rank == 0 else batch], devices=2, strategy="ddp")
+    bounds = module.last_update.bounds
+    Path(results, f"{rank}.json").write_text(json.dumps([bounds.value_share, bounds.steps]))
+
+
+@pytest.mark.dist
+def test_ranks_with_fewer_micro_batches_join_the_searches_of_the_others(model_folder, tmp_path):
+    """Otherwise the collectives of the others would wait for ever."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_fit_uneven, args=(str(model_folder()), str(tmp_path), port), nprocs=2)
+    shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert shares[0][0] == pytest.approx(shares[1][0], rel=1e-12)
 
 
 @pytest.mark.parametrize("clipping", [MOVING, BAPOClip(target=0.6), FixedClip()], ids=["unweighted", "bapo", "fixed"])

@@ -5,6 +5,7 @@ import torch
 from counting_task import CountingTask, EvenLength
 from lightning.pytorch import Callback, Trainer
 
+from bapo_lightning.clipping import DecoupledPPO
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.models import Policy
@@ -34,9 +35,11 @@ class CountingEngine(HFEngine):
         return super().generate(requests, sampling, precision)
 
 
-def fit(folder, *, trainer=None, learning_rate=1e-2, **data):
+def fit(folder, *, trainer=None, learning_rate=1e-2, clipping=None, **data):
     watch = Watch()
-    module = PolicyModule(Policy(str(folder)), optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
+    module = PolicyModule(
+        Policy(str(folder)), optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate), clipping=clipping
+    )
     settings = {
         "task": CountingTask(),
         "reward": EvenLength(),
@@ -92,6 +95,29 @@ def test_the_first_ratio_of_a_phase_is_one(model_folder, precision):
         assert not update.clipped_high.any()
     # Behaviour log-probs are float32 even where the weights are bf16: Lightning must not have cast the batch.
     assert updates[0].batch.rollout_log_probs.dtype == torch.float32
+
+
+def test_replayed_tokens_meet_the_weights_of_the_phases_start(model_folder):
+    """π_proximal: where a phase begins the policy is the proximal one, for fresh and for replayed tokens alike."""
+    updates, _ = fit(model_folder(), clipping=DecoupledPPO(), buffer=ReplayBuffer(capacity=8), learning_rate=0.5)
+    for number in (0, 4, 8):
+        first = updates[number]
+        mask = first.batch.response_mask
+        assert (first.log_probs - first.batch.proximal_log_probs)[mask].abs().max() < 1e-5
+        assert not (first.clipped_low | first.clipped_high)[mask].any()
+    # The two updates of an inner epoch of the third phase: some of their tokens were sampled by older weights.
+    masks = {number: updates[number].batch.response_mask for number in (8, 9)}
+    replayed = {n: mask & (updates[n].batch.policy_versions < 8) for n, mask in masks.items()}
+    assert sum(part.sum() for part in replayed.values()) > 0
+    assert max(updates[n].log_ratio[part].abs().max() for n, part in replayed.items() if part.any()) > 1e-3
+    # Later updates of a phase are compared with the same weights.
+    later = updates[9]
+    assert (later.log_probs - later.batch.proximal_log_probs)[later.batch.response_mask].abs().max() > 1e-3
+
+
+def test_strategies_that_do_not_ask_get_no_proximal_log_probs(model_folder):
+    updates, _ = fit(model_folder())
+    assert all(update.batch.proximal_log_probs is None for update in updates)
 
 
 def test_without_learning_every_ratio_stays_one(model_folder):

@@ -9,6 +9,7 @@ from counting_task import CountingTask, EvenLength
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from bapo_lightning.clipping import BAPOClip, ClipCov, DecoupledPPO
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.models import LoRA, Policy
@@ -55,6 +56,7 @@ def run(
     num_prompts=12,
     inner_epochs=2,
     kl=0.0,
+    clipping=None,
     **settings,
 ):
     torch.manual_seed(0)
@@ -64,6 +66,7 @@ def run(
         lr_scheduler=lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.5, total_iters=LAST),
         micro_batch_size=3,
         kl_coefficient=kl,
+        clipping=clipping,
     )
     data = ReplayDataModule(
         CountingTask(num_prompts),
@@ -106,12 +109,15 @@ def settings_of(kind):
         "kl": {"kl": 0.1},
         "lora_kl": {"lora": True, "kl": 0.1},
         "replay": {"buffer": ReplayBuffer(capacity=8, max_staleness=9)},
+        # Tokens of several ages, whose log-probs under the phase's first weights are gone after its first update.
+        "proximal": {"clipping": DecoupledPPO(), "buffer": ReplayBuffer(capacity=8, max_staleness=9)},
+        "selector": {"clipping": ClipCov(inner=BAPOClip(), share=0.1, low=0.0)},
         # 5 prompts for 4 a phase: the permutation of the prompts wraps inside a phase.
         "wrapping": {"num_prompts": 5},
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["plain", "lora", "kl", "lora_kl", "replay", "wrapping"])
+@pytest.mark.parametrize("kind", ["plain", "lora", "kl", "lora_kl", "replay", "proximal", "selector", "wrapping"])
 def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
     """B098, trap 11: 12 updates in 3 phases; resume after each of them, at phase ends from both kinds of checkpoint."""
     trainer, module, data, straight = run(model_folder, tmp_path / "straight", **settings_of(kind))

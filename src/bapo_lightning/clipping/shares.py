@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.clipping.bound_table import bound_table
-from bapo_lightning.clipping.inputs import clean_tokens
+from bapo_lightning.clipping.inputs import clean_tokens, require_shapes
 from bapo_lightning.clipping.ranks import sum_over_ranks
 from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.surrogate import capped_ratio
+
+_BLOCK_TOKENS_CPU = 2**16
+_BLOCK_TOKENS = 2**22
 
 Bounds = TypeVar("Bounds", bound=ClipBounds)
 
@@ -100,30 +103,36 @@ def contribution_sums(
     Raises:
         InputError: Shapes differ, or an unmasked value is NaN or infinite.
     """
-    tokens = clean_tokens(log_ratio, advantages, mask, rollout_log_probs)
-    ratio = capped_ratio(tokens.log_ratio).flatten()
-    signed = (tokens.advantages * tokens.weight).flatten()
-    size = signed.abs()
-    value = size * ratio
+    require_shapes(log_ratio=log_ratio, advantages=advantages, mask=mask, rollout_log_probs=rollout_log_probs)
+    inputs = [t for t in (log_ratio, advantages, mask, rollout_log_probs) if t is not None]
+    num_columns = 2 if dual_clip is None else 3
+    num_bins = len(lows) + len(highs) + 1
+    dtype = torch.float32 if log_ratio.device.type == "mps" else torch.float64
+    sums = log_ratio.new_zeros(num_columns * 2 * num_bins + 1, dtype=dtype)
+    by_bin = sums[:-1].view(num_columns, 2 * num_bins)
+    # In blocks that stay in a CPU's cache, which also bounds the memory that this takes.
+    block = _BLOCK_TOKENS_CPU if log_ratio.device.type == "cpu" else _BLOCK_TOKENS
+    rows = max(block // max(log_ratio.shape[1], 1), 1)
+    for parts in zip(*(torch.split(tensor, rows) for tensor in inputs), strict=True):
+        tokens = clean_tokens(*parts)
+        ratio = capped_ratio(tokens.log_ratio).flatten()
+        signed = (tokens.advantages * tokens.weight).flatten()
+        negative = signed < 0
+        size = signed.abs()
+        value = size * ratio
+        table = bound_table(tuple(lows), tuple(highs), ratio.dtype, str(ratio.device))
+        bins = table.bins(ratio) + num_bins * negative
+        columns = [size, value]
+        if dual_clip is not None:
+            columns.append(torch.where(negative & (ratio > dual_clip), 0.0, value))
+        for row, column in zip(by_bin, columns, strict=True):
+            row.scatter_add_(0, bins, column.to(dtype))
+        sums[-1] += tokens.unusable.sum()
 
-    table = bound_table(tuple(lows), tuple(highs), ratio.dtype, str(ratio.device))
-    num_bins = table.num_bins
-    bins = table.bins(ratio)
-    bins += num_bins * (signed < 0)
-    columns = [size, value]
-    if dual_clip is not None:
-        columns.append(torch.where((signed < 0) & (ratio > dual_clip), 0.0, value))
-    dtype = torch.float32 if ratio.device.type == "mps" else torch.float64
-    sums = torch.zeros(len(columns) * 2 * num_bins + 1, dtype=dtype, device=ratio.device)
-    by_bin = sums[:-1].view(len(columns), 2 * num_bins)
-    for row, column in zip(by_bin, columns, strict=True):
-        row.scatter_add_(0, bins, column.to(dtype))
-    sums[-1] = tokens.unusable.sum()
-
-    sum_over_ranks(sums)
-    numbers = sums.cpu()
-    tokens.require_usable(numbers[-1].item())
-    sizes, values, *rest = numbers[:-1].view(len(columns), 2, num_bins)
+    numbers = sum_over_ranks(sums).cpu()
+    if numbers[-1] > 0:
+        clean_tokens(*inputs).require_usable(numbers[-1].item())
+    sizes, values, *rest = numbers[:-1].view(num_columns, 2, num_bins)
     live = rest[0] if rest else values
 
     # Edge j is lower candidate j and edge J + k upper candidate k; a token in bin b lies above the first b edges.
