@@ -74,6 +74,10 @@ types: $(DEV_STAMP)  ## check types
 smoke: $(RUN_STAMP)  ## a short quickstart that must raise the success rate
 	$(BIN)/python scripts/smoke.py $(ARGS)
 
+.PHONY: bench
+bench: $(RUN_STAMP)  ## time the clipping room side by side with plain code; prints ratios
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/clipping.py $(ARGS)
+
 .PHONY: ci
 ci:  ## what .ci/run does
 	.ci/run
