@@ -190,8 +190,8 @@ def test_proximal_log_probs_are_named():
 
 
 class KeepNothing(TokenSelector):
-    def keep(self, log_ratio, advantages, mask, rollout_log_probs, **further):
-        return torch.zeros_like(mask)
+    def keep(self, tokens):
+        return torch.zeros_like(tokens.mask)
 
 
 def test_a_selector_that_keeps_nothing_is_named():

@@ -11,7 +11,8 @@ Windows, the same for every token: ``fixed.py``, ``clip_higher.py``, ``asymmetri
 
 What they share: ``base.py`` and ``records.py`` (the interface and its two records), ``surrogate.py`` (objectives
 token by token), ``shares.py`` and ``bound_table.py`` (what positive and negative tokens contribute),
-``inputs.py`` (checks), ``ranks.py``, ``sequence.py``, ``reweighted.py``, ``selector.py``, ``proximal.py``.
+``inputs.py`` (checks), ``ranks.py``; ``sequence.py`` for responses; ``around.py``, ``reweighted.py``,
+``selector.py`` and ``proximal.py`` for strategies around another one.
 
 To add one: a new file with a subclass of `ClippingStrategy` whose defaults are its source's, an import and an
 ``__all__`` entry here, ``configs/clipping/<file name>.yaml`` stating every argument, a row in docs/clipping.md, and
@@ -20,6 +21,7 @@ class that lives outside this package works from YAML by its class path and need
 (docs/your_own_strategy.md).
 """
 
+from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.asymmetric import AsymmetricClip
 from bapo_lightning.clipping.asymre import AsymRE
 from bapo_lightning.clipping.bapo import BAPOClip
@@ -78,6 +80,7 @@ __all__ = [
     "TokenWeights",
     "TopEntropyTokens",
     "TruncatedIS",
+    "UpdateTokens",
     "call_bounds",
     "clipped_surrogate",
     "measure_shares",

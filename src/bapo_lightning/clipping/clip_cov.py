@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.base import ClippingStrategy, call_bounds
 from bapo_lightning.clipping.fixed import FixedClip
 from bapo_lightning.clipping.inputs import require_fraction, require_number
@@ -40,32 +41,14 @@ class ClipCov(TokenSelector):
             raise InputError(f"high must be above low = {low}, got {high}; both are covariances, not ratio bounds")
         self.high = float(high)
 
-    def keep(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> Tensor:
-        """Keep what is not drawn; see `TokenSelector.keep`."""
-        covariance, num_tokens = covariances(log_ratio, advantages, mask, rollout_log_probs, "ClipCov")
-        found = call_bounds(
-            self.inner,
-            log_ratio,
-            advantages,
-            mask,
-            rollout_log_probs,
-            entropy=entropy,
-            proximal_log_probs=proximal_log_probs,
-        )
+    def keep(self, tokens: UpdateTokens) -> Tensor:
+        """Keep what is not drawn."""
+        covariance, num_tokens = covariances(tokens, self)
+        found = call_bounds(self.inner, **vars(tokens))
         with torch.no_grad():
-            clipped = self.inner.surrogate(log_ratio, advantages, found).clipped
-        candidates = mask & ~clipped & (covariance > self.low) & (covariance < self.high)
-        assert rollout_log_probs is not None
-        lots = _lots(log_ratio, advantages, rollout_log_probs)
+            clipped = self.inner.surrogate(tokens.log_ratio, tokens.advantages, found).clipped
+        candidates = tokens.mask & ~clipped & (covariance > self.low) & (covariance < self.high)
+        lots = _lots(tokens.log_ratio, tokens.advantages, tokens.require("rollout_log_probs", self))
         return ~largest_over_ranks(lots, candidates, max(int(self.share * num_tokens), 1))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bapo_lightning.clipping.around import AroundStrategy, UpdateTokens
 from bapo_lightning.clipping.base import ClippingStrategy, call_bounds
 from bapo_lightning.clipping.inputs import require_fraction, require_number
 from bapo_lightning.clipping.no_clip import NoClip
@@ -21,7 +22,7 @@ class KLCovBounds(ClipBounds):
     held: Tensor = None  # type: ignore[assignment]
 
 
-class KLCov(ClippingStrategy):
+class KLCov(AroundStrategy):
     """Puts a penalty on leaving the behaviour policy on the tokens whose log-prob and advantage move together most.
 
     Formula: the inner objective, minus coefficient·|log r| on the ``share`` of tokens with the largest
@@ -39,30 +40,12 @@ class KLCov(ClippingStrategy):
         InputError: An argument is out of its range.
     """
 
+    needs_statistics = True
+
     def __init__(self, inner: ClippingStrategy | None = None, share: float = 2e-4, coefficient: float = 1.0) -> None:
-        self.inner = NoClip() if inner is None else inner
+        super().__init__(NoClip() if inner is None else inner)
         self.share = require_fraction("share", share)
         self.coefficient = require_number("coefficient", coefficient, at_least=0.0)
-
-    @property
-    def needs_entropy(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.needs_entropy
-
-    @property
-    def needs_proximal(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.needs_proximal
-
-    @property
-    def weighs_shares(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.weighs_shares
-
-    @property
-    def source_aggregation(self) -> str | None:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.source_aggregation
 
     def bounds(
         self,
@@ -79,20 +62,12 @@ class KLCov(ClippingStrategy):
         Raises:
             InputError: ``rollout_log_probs`` is missing.
         """
-        mask, log_ratio = mask.bool(), at_least_float32(log_ratio.detach())
-        covariance, num_tokens = covariances(log_ratio, advantages, mask, rollout_log_probs, "KLCov")
-        held = largest_over_ranks(covariance, mask, max(int(self.share * num_tokens), 1))
-        found = call_bounds(
-            self.inner,
-            log_ratio,
-            advantages,
-            mask,
-            rollout_log_probs,
-            entropy=entropy,
-            proximal_log_probs=proximal_log_probs,
-        )
+        tokens = UpdateTokens(log_ratio, advantages, mask, rollout_log_probs, entropy, proximal_log_probs)
+        covariance, num_tokens = covariances(tokens, self)
+        held = largest_over_ranks(covariance, tokens.mask, max(int(self.share * num_tokens), 1))
+        found = call_bounds(self.inner, **vars(tokens))
         window = KLCovBounds(**report_of(found), inner=found, held=held)
-        return self.with_shares(window, log_ratio, advantages, mask, rollout_log_probs)
+        return self.with_shares(window, tokens.log_ratio, advantages, tokens.mask, rollout_log_probs)
 
     def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
         """The inner objective less the penalty. A token that is held has a gradient, clipped or not."""

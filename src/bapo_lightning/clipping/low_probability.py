@@ -1,11 +1,8 @@
 """Quieting improbable tokens."""
 
-import torch
-from torch import Tensor
-
+from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.clip_higher import ClipHigher
-from bapo_lightning.clipping.inputs import require_given, require_shapes
 from bapo_lightning.clipping.reweighted import ReweightedStrategy, TokenWeights
 from bapo_lightning.errors import InputError
 
@@ -33,22 +30,7 @@ class LowProbabilityDamping(ReweightedStrategy):
             raise InputError(f"alpha must lie in [0, 1], got {alpha}")
         self.alpha = float(alpha)
 
-    def weights(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> TokenWeights:
-        """alpha·π_rollout + (1 − alpha).
-
-        Raises:
-            InputError: ``rollout_log_probs`` is missing.
-        """
-        rollout_log_probs = require_given(rollout_log_probs, "rollout_log_probs", "LowProbabilityDamping")
-        require_shapes(log_ratio=log_ratio, rollout_log_probs=rollout_log_probs)
-        probability = torch.where(mask, rollout_log_probs.to(log_ratio.dtype), 0.0).exp()
+    def weights(self, tokens: UpdateTokens) -> TokenWeights:
+        """alpha·π_rollout + (1 − alpha)."""
+        probability = tokens.require("rollout_log_probs", self).exp()
         return TokenWeights(weight=self.alpha * probability + (1.0 - self.alpha))

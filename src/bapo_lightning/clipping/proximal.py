@@ -8,9 +8,9 @@ from abc import abstractmethod
 
 from torch import Tensor
 
+from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.fixed import FixedClip
-from bapo_lightning.clipping.inputs import require_given, require_shapes
 from bapo_lightning.clipping.reweighted import ReweightedStrategy, TokenWeights
 from bapo_lightning.clipping.surrogate import capped_ratio
 
@@ -31,25 +31,9 @@ class ProximalStrategy(ReweightedStrategy):
     def weight(self, ratio: Tensor) -> TokenWeights:
         """Weight tokens by their ratio π_proximal/π_rollout, [B, T], > 0."""
 
-    def weights(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> TokenWeights:
-        """Shift the log-ratio to π_θ/π_proximal and weight by the rest.
-
-        Raises:
-            InputError: Log-probs of the rollout or of the proximal policy are missing.
-        """
-        who = type(self).__name__
-        rollout_log_probs = require_given(rollout_log_probs, "rollout_log_probs", who)
-        proximal_log_probs = require_given(proximal_log_probs, "proximal_log_probs", who)
-        require_shapes(log_ratio=log_ratio, rollout_log_probs=rollout_log_probs, proximal_log_probs=proximal_log_probs)
-        shift = (proximal_log_probs.to(log_ratio.dtype) - rollout_log_probs.to(log_ratio.dtype)).detach()
+    def weights(self, tokens: UpdateTokens) -> TokenWeights:
+        """Shift the log-ratio to π_θ/π_proximal and weight by the rest."""
+        rollout_log_probs = tokens.require("rollout_log_probs", self)
+        shift = tokens.require("proximal_log_probs", self) - rollout_log_probs
         given = self.weight(capped_ratio(shift))
         return TokenWeights(weight=given.weight, capped=given.capped, shift=shift)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bapo_lightning.clipping.base import ClippingStrategy, call_bounds
-from bapo_lightning.clipping.inputs import require_shapes
+from bapo_lightning.clipping.around import AroundStrategy, UpdateTokens
+from bapo_lightning.clipping.base import call_bounds
 from bapo_lightning.clipping.records import ClipBounds, Surrogate, report_of
 from bapo_lightning.clipping.surrogate import at_least_float32
 
@@ -38,7 +38,7 @@ class ReweightedBounds(ClipBounds):
     shift: Tensor | None = None
 
 
-class ReweightedStrategy(ClippingStrategy):
+class ReweightedStrategy(AroundStrategy):
     """Multiplies objective and gradient of another strategy's tokens by a weight.
 
     The inner strategy searches and measures with the weighted tokens, so that what it balances is what is optimised.
@@ -48,46 +48,9 @@ class ReweightedStrategy(ClippingStrategy):
         inner: Any strategy, another one of this kind too.
     """
 
-    def __init__(self, inner: ClippingStrategy) -> None:
-        self.inner = inner
-
-    @property
-    def needs_statistics(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.needs_statistics
-
-    @property
-    def needs_entropy(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.needs_entropy
-
-    @property
-    def needs_proximal(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.needs_proximal
-
-    @property
-    def weighs_shares(self) -> bool:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.weighs_shares
-
-    @property
-    def source_aggregation(self) -> str | None:  # type: ignore[override]
-        """As the inner strategy."""
-        return self.inner.source_aggregation
-
     @abstractmethod
-    def weights(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> TokenWeights:
-        """Weight the tokens of an update. Inputs are those of `bounds`; what is masked gets any weight."""
+    def weights(self, tokens: UpdateTokens) -> TokenWeights:
+        """Weight the tokens of an update, the same way on all ranks; what is masked gets any weight."""
 
     def bounds(
         self,
@@ -100,23 +63,17 @@ class ReweightedStrategy(ClippingStrategy):
         proximal_log_probs: Tensor | None = None,
     ) -> ReweightedBounds:
         """Weight the tokens, then let the inner strategy find its window; see `ClippingStrategy.bounds`."""
-        require_shapes(log_ratio=log_ratio, advantages=advantages, mask=mask, rollout_log_probs=rollout_log_probs)
-        mask = mask.bool()
-        log_ratio = at_least_float32(log_ratio.detach())
-        given = self.weights(
-            log_ratio, advantages, mask, rollout_log_probs, entropy=entropy, proximal_log_probs=proximal_log_probs
+        tokens = UpdateTokens(log_ratio, advantages, mask, rollout_log_probs, entropy, proximal_log_probs)
+        given = self.weights(tokens)
+        dtype = tokens.log_ratio.dtype
+        weight = torch.where(tokens.mask, given.weight.to(dtype), 1.0)
+        shift = None if given.shift is None else torch.where(tokens.mask, given.shift.to(dtype), 0.0)
+        weighted = replace(
+            tokens,
+            log_ratio=tokens.log_ratio if shift is None else tokens.log_ratio - shift,
+            advantages=advantages * weight,
         )
-        weight = torch.where(mask, given.weight.to(log_ratio.dtype), 1.0)
-        shift = None if given.shift is None else torch.where(mask, given.shift.to(log_ratio.dtype), 0.0)
-        found = call_bounds(
-            self.inner,
-            log_ratio if shift is None else log_ratio - shift,
-            advantages * weight,
-            mask,
-            rollout_log_probs,
-            entropy=entropy,
-            proximal_log_probs=proximal_log_probs,
-        )
+        found = call_bounds(self.inner, **vars(weighted))
         return ReweightedBounds(
             **report_of(found), inner=found, weight=weight, dropped=weight == 0, capped=given.capped, shift=shift
         )

@@ -5,8 +5,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from bapo_lightning.clipping.base import ClippingStrategy
-from bapo_lightning.clipping.inputs import require_given, require_shapes
+from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.ranks import gather_over_ranks, sum_over_ranks
 from bapo_lightning.clipping.reweighted import ReweightedStrategy, TokenWeights
 from bapo_lightning.errors import InputError
@@ -21,49 +20,24 @@ class TokenSelector(ReweightedStrategy):
         inner: Any strategy.
     """
 
-    def __init__(self, inner: ClippingStrategy) -> None:
-        super().__init__(inner)
-
-    @property
-    def needs_statistics(self) -> bool:  # type: ignore[override]
-        """A selection depends on the tokens of the update."""
-        return True
+    needs_statistics = True
 
     @abstractmethod
-    def keep(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> Tensor:
-        """Choose the tokens to keep, [B, T] bool, over all ranks. Inputs are those of `bounds`."""
+    def keep(self, tokens: UpdateTokens) -> Tensor:
+        """Choose the tokens to keep, [B, T] bool, over all ranks; what is masked may be either."""
 
-    def weights(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> TokenWeights:
+    def weights(self, tokens: UpdateTokens) -> TokenWeights:
         """1 for tokens that are kept, 0 for the others.
 
         Raises:
             InputError: Nothing is kept of an update that has tokens.
         """
-        kept = self.keep(
-            log_ratio, advantages, mask, rollout_log_probs, entropy=entropy, proximal_log_probs=proximal_log_probs
-        )
-        num_kept, num_tokens = sum_over_ranks(torch.stack([(kept & mask).sum(), mask.sum()])).tolist()
+        kept = self.keep(tokens)
+        counts = torch.stack([(kept & tokens.mask).sum(), tokens.mask.sum()])
+        num_kept, num_tokens = sum_over_ranks(counts).tolist()
         if num_kept == 0 and num_tokens > 0:
             raise InputError(f"{self!r} keeps none of the {num_tokens} tokens of an update")
-        return TokenWeights(weight=kept.to(log_ratio.dtype))
+        return TokenWeights(weight=kept.to(tokens.log_ratio.dtype))
 
 
 def largest_over_ranks(values: Tensor, mask: Tensor, count: int) -> Tensor:
@@ -85,19 +59,14 @@ def largest_over_ranks(values: Tensor, mask: Tensor, count: int) -> Tensor:
     return mask & (values >= threshold)
 
 
-def covariances(
-    log_ratio: Tensor, advantages: Tensor, mask: Tensor, rollout_log_probs: Tensor | None, who: str
-) -> tuple[Tensor, int]:
+def covariances(tokens: UpdateTokens, who: object) -> tuple[Tensor, int]:
     """How each token pulls log-prob and advantage in one direction: (log π − mean)·(A − mean), over all ranks.
 
-    Source: arXiv 2505.22617, Eq. 10: entropy falls with the covariance of log-prob and advantage.
+    Source: arXiv 2505.22617: entropy falls with the covariance of log-prob and advantage.
 
     Args:
-        log_ratio: [B, T] nats.
-        advantages: [B, T].
-        mask: [B, T] bool.
-        rollout_log_probs: [B, T] nats.
-        who: Whose error message it is if they are missing.
+        tokens: The update.
+        who: The strategy that asks.
 
     Returns:
         [B, T] nats, 0 where masked; and the number of tokens of all ranks.
@@ -105,10 +74,9 @@ def covariances(
     Raises:
         InputError: ``rollout_log_probs`` is missing.
     """
-    rollout_log_probs = require_given(rollout_log_probs, "rollout_log_probs", who)
-    require_shapes(log_ratio=log_ratio, advantages=advantages, mask=mask, rollout_log_probs=rollout_log_probs)
-    log_probs = torch.where(mask, log_ratio + rollout_log_probs, 0.0).double()
-    signed = torch.where(mask, advantages, 0.0).double()
+    mask = tokens.mask
+    log_probs = torch.where(mask, tokens.log_ratio + tokens.require("rollout_log_probs", who), 0.0).double()
+    signed = torch.where(mask, tokens.advantages, 0.0).double()
     sums = sum_over_ranks(torch.stack([log_probs.sum(), signed.sum(), mask.sum().double()]))
     count = int(sums[2])
     mean_log_prob, mean_advantage = sums[:2] / max(count, 1)

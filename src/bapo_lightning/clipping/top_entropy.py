@@ -4,9 +4,10 @@ import math
 
 from torch import Tensor
 
+from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.clip_higher import ClipHigher
-from bapo_lightning.clipping.inputs import require_fraction, require_given, require_shapes
+from bapo_lightning.clipping.inputs import require_fraction
 from bapo_lightning.clipping.ranks import sum_over_ranks
 from bapo_lightning.clipping.selector import TokenSelector, largest_over_ranks
 
@@ -33,18 +34,8 @@ class TopEntropyTokens(TokenSelector):
         super().__init__(ClipHigher() if inner is None else inner)
         self.share = require_fraction("share", share)
 
-    def keep(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None,
-        *,
-        entropy: Tensor | None,
-        proximal_log_probs: Tensor | None,
-    ) -> Tensor:
-        """Keep the most uncertain tokens of all ranks; see `TokenSelector.keep`."""
-        entropy = require_given(entropy, "entropy", "TopEntropyTokens")
-        require_shapes(log_ratio=log_ratio, mask=mask, entropy=entropy)
-        num_tokens = int(sum_over_ranks(mask.sum()))
-        return largest_over_ranks(entropy, mask, max(math.ceil(self.share * num_tokens - 1e-9), 1))
+    def keep(self, tokens: UpdateTokens) -> Tensor:
+        """Keep the most uncertain tokens of all ranks."""
+        entropy = tokens.require("entropy", self)
+        num_tokens = int(sum_over_ranks(tokens.mask.sum()))
+        return largest_over_ranks(entropy, tokens.mask, max(math.ceil(self.share * num_tokens - 1e-9), 1))
