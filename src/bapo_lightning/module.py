@@ -31,6 +31,7 @@ from bapo_lightning.update import (
     MicroBatch,
     PartResult,
     UpdateRecord,
+    cut_into_micro_batches,
     find_bounds,
     join_rows,
     record_update,
@@ -189,38 +190,14 @@ class PolicyModule(LightningModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         version = self.trainer.global_step
-        parts = self._micro_batches(batch)
+        parts = cut_into_micro_batches(batch, self.micro_batch_size)
         count = aggregation_denominator(batch.loss_mask, self.aggregation, batch.length_limit)
         # DDP and FSDP2 average gradients over ranks, so each rank divides by its share of the whole count.
         denominator = self._reduce_over_ranks(count, "sum") / self.trainer.world_size
 
         optimizer.zero_grad()
-        per_part = self.bounds_scope == "micro_batch"
-        bounds, scores = (None, [None] * len(parts)) if per_part else self._find_bounds(batch, parts)
-        # Ranks search together, so one with fewer micro-batches takes part in the searches of the others, with nothing.
-        most_parts = (
-            int(self._reduce_over_ranks(torch.tensor(len(parts), device=self.device), "max")) if per_part else 0
-        )
-        results = []
-        for number, part in enumerate(parts):
-            last = part is parts[-1]
-            with nullcontext() if last else self._gradients_kept_local():
-                # Taken out of the list, so that its graph is freed by its backward pass.
-                part_scores, scores[number] = scores[number] or self.policy.score(part.batch), None
-                if bounds is None:
-                    window = find_bounds(self.clipping, part.batch, part_scores.log_probs, part_scores.entropy)
-                    # Before the last backward pass, in which ranks meet to add up gradients.
-                    for _ in range(most_parts - len(parts) if last else 0):
-                        nothing = batch.rows(0, 0)
-                        find_bounds(self.clipping, nothing, nothing.rollout_log_probs, nothing.rollout_log_probs)
-                else:
-                    window = bounds.rows(part.start, part.stop, part.width)
-                results.append(self._backward(part, window, denominator, part_scores))
-        if bounds is None:
-            bounds = report_micro_batch_bounds(self.clipping, batch, parts, results)
-        elif len(parts) > 1 and not self.clipping.needs_statistics:
-            # The window was known before; its shares only now that every token is scored.
-            bounds = self._bounds(batch, [r.log_probs for r in results], [r.entropy for r in results])
+        learn = self._learn_in_one_window if self.bounds_scope == "update" else self._learn_in_a_window_each
+        results, bounds = learn(batch, parts, denominator)
 
         grad_norm = self._clip_gradients()
         if denominator == 0:
@@ -240,11 +217,43 @@ class PolicyModule(LightningModule):
         if scheduler is not None:
             scheduler.step()  # type: ignore[union-attr]
 
-    def _micro_batches(self, batch: TokenBatch) -> list[MicroBatch]:
-        size = self.micro_batch_size or batch.num_responses
-        starts = range(0, batch.num_responses, size)
-        stops = [min(start + size, batch.num_responses) for start in starts]
-        return [MicroBatch(batch.rows(a, b), a, b) for a, b in zip(starts, stops, strict=True)]
+    def _learn_in_one_window(
+        self, batch: TokenBatch, parts: list[MicroBatch], denominator: float
+    ) -> tuple[list[PartResult], ClipBounds]:
+        """Add up the gradient of an update whose bounds were found for all of it."""
+        bounds, scores = self._find_bounds(batch, parts)
+        results = []
+        for number, part in enumerate(parts):
+            # Taken out of the list, so that its graph is freed by its backward pass.
+            part_scores, scores[number] = scores[number], None
+            window = bounds.rows(part.start, part.stop, part.width)
+            results.append(
+                self._backward(
+                    part, window, denominator, part_scores or self.policy.score(part.batch), last=part is parts[-1]
+                )
+            )
+        if len(parts) > 1 and not self.clipping.needs_statistics:
+            # The window was known before; its shares only now that every token is scored.
+            bounds = self._bounds(batch, [r.log_probs for r in results], [r.entropy for r in results])
+        return results, bounds
+
+    def _learn_in_a_window_each(
+        self, batch: TokenBatch, parts: list[MicroBatch], denominator: float
+    ) -> tuple[list[PartResult], ClipBounds]:
+        """Add up the gradient of an update whose micro-batches find their own bounds, each over all ranks."""
+        most_parts = int(self._reduce_over_ranks(torch.tensor(len(parts), device=self.device), "max"))
+        nothing = batch.rows(0, 0)
+        results = []
+        for part in parts:
+            scores = self.policy.score(part.batch)
+            window = find_bounds(self.clipping, part.batch, scores.log_probs, scores.entropy)
+            if part is parts[-1]:
+                # The searches of ranks with more micro-batches wait for this one too, and must not wait until it meets
+                # them in its last backward pass.
+                for _ in range(most_parts - len(parts)):
+                    find_bounds(self.clipping, nothing, nothing.rollout_log_probs, nothing.rollout_log_probs)
+            results.append(self._backward(part, window, denominator, scores, last=part is parts[-1]))
+        return results, report_micro_batch_bounds(self.clipping, batch, parts, results)
 
     def _find_bounds(self, batch: TokenBatch, parts: list[MicroBatch]) -> tuple[ClipBounds, list[TokenScores | None]]:
         """Find the window of the whole update before its first backward pass.
@@ -266,8 +275,10 @@ class PolicyModule(LightningModule):
     def _agree(self, wish: bool) -> bool:
         return bool(self._reduce_over_ranks(torch.tensor(int(wish), device=self.device), "min"))
 
-    def _backward(self, part: MicroBatch, window: ClipBounds, denominator: float, scores: TokenScores) -> PartResult:
-        """Add the gradient of one micro-batch's share of the loss."""
+    def _backward(
+        self, part: MicroBatch, window: ClipBounds, denominator: float, scores: TokenScores, *, last: bool
+    ) -> PartResult:
+        """Add the gradient of one micro-batch's share of the loss; with the last one ranks add up theirs."""
         batch = part.batch
 
         def over_update(values: Tensor) -> Tensor:
@@ -286,7 +297,8 @@ class PolicyModule(LightningModule):
             loss = loss + self.kl_coefficient * over_update(penalty)
         if self.entropy_coefficient:
             loss = loss - self.entropy_coefficient * over_update(scores.entropy)
-        self.manual_backward(loss)
+        with nullcontext() if last else self._gradients_kept_local():
+            self.manual_backward(loss)
         return PartResult.of(loss, scores, window, surrogate, reference_log_probs)
 
     def _clip_gradients(self) -> float:

@@ -29,6 +29,14 @@ class MicroBatch:
         return self.batch.response_ids.shape[1]
 
 
+def cut_into_micro_batches(batch: TokenBatch, size: int | None) -> list[MicroBatch]:
+    """Cut an update into parts of at most ``size`` responses, in order; None leaves it whole."""
+    size = size or max(batch.num_responses, 1)
+    starts = range(0, batch.num_responses, size)
+    stops = [min(start + size, batch.num_responses) for start in starts]
+    return [MicroBatch(batch.rows(a, b), a, b) for a, b in zip(starts, stops, strict=True)]
+
+
 @dataclass(frozen=True)
 class PartResult:
     """What one micro-batch's forward pass gave, without its graph."""
