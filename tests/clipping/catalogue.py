@@ -42,6 +42,10 @@ class Entry:
     """Leaves tokens out even at r = 1."""
     advantage_shift: float = 0.0
     """What is taken off every advantage."""
+    penalty: bool = False
+    """Pulls on tokens with A = 0, too."""
+    stop_gradient: bool = False
+    """The objective is a constant weight times log π, so that it is not the integral of its gradient."""
     damping: float = 0.0
     """alpha of a weight alpha·π_rollout + 1 − alpha."""
 
@@ -63,23 +67,30 @@ CATALOGUE: dict[str, Entry] = {
     "dcpo": Entry(DCPO(), window=True),
     "gspo": Entry(GSPO(), sequence_level=True),
     "gspo_wide": Entry(GSPO(low=0.7, high=1.3), sequence_level=True),
-    "gspo_token": Entry(GSPOToken(low=0.7, high=1.3)),
+    "gspo_token": Entry(GSPOToken(low=0.7, high=1.3), stop_gradient=True),
     "gmpo": Entry(GMPO(), sequence_level=True),
-    "cispo": Entry(CISPO()),
-    "cispo_two_sided": Entry(CISPO(low=0.8, high=1.2)),
+    "cispo": Entry(CISPO(), stop_gradient=True),
+    "cispo_two_sided": Entry(CISPO(low=0.8, high=1.2), stop_gradient=True),
     "sapo": Entry(SAPO()),
-    "topr": Entry(TOPR()),
-    "asymre": Entry(AsymRE(), advantage_shift=-0.1),
+    "topr": Entry(TOPR(), stop_gradient=True),
+    "asymre": Entry(AsymRE(), advantage_shift=-0.1, stop_gradient=True),
     "decoupled": Entry(DecoupledPPO()),
     "truncated_is": Entry(TruncatedIS()),
     "masked_is": Entry(MaskedIS()),
     "masked_is_around_bapo": Entry(MaskedIS(inner=BAPOClip())),
     "top_entropy": Entry(TopEntropyTokens(), selects=True),
-    "top_entropy_of_gspo": Entry(TopEntropyTokens(inner=GSPO(), share=0.5), sequence_level=True, selects=True),
+    "top_entropy_of_gspo": Entry(
+        TopEntropyTokens(inner=GSPO(), share=0.5), sequence_level=True, selects=True, stop_gradient=True
+    ),
     "top_entropy_of_bapo": Entry(TopEntropyTokens(inner=BAPOClip(), share=0.5), selects=True),
     "clip_cov": Entry(ClipCov(share=0.3, low=0.1), selects=True),
-    "kl_cov": Entry(KLCov(share=0.3)),
-    "kl_cov_of_fixed": Entry(KLCov(inner=FixedClip(), share=0.3)),
+    "kl_cov": Entry(KLCov(share=0.3), penalty=True),
+    "kl_cov_of_fixed": Entry(KLCov(inner=FixedClip(), share=0.3), penalty=True),
+    "decoupled_asymre": Entry(DecoupledPPO(inner=AsymRE()), advantage_shift=-0.1, stop_gradient=True),
+    "masked_is_around_kl_cov": Entry(MaskedIS(inner=KLCov(share=0.3)), penalty=True),
+    "low_probability_of_gmpo": Entry(
+        LowProbabilityDamping(inner=GMPO()), sequence_level=True, damping=0.2, stop_gradient=True
+    ),
     "low_probability": Entry(LowProbabilityDamping(), damping=0.2),
     "low_probability_of_top_entropy": Entry(
         LowProbabilityDamping(inner=TopEntropyTokens(share=0.5)), damping=0.2, selects=True

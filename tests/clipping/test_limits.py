@@ -121,11 +121,7 @@ def test_topr_without_truncation_weighs_failures_by_their_ratio(batch):
     assert_equal(TOPR(max_negative_weight=1e9), NoClip(), negative)
 
 
-STOP_GRADIENT = ("gspo_token", "cispo", "cispo_two_sided", "topr", "asymre", "top_entropy_of_gspo")
-"""Their objective is a constant weight times log π, so that it is not the integral of their gradient."""
-
-
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in STOP_GRADIENT])
+@pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if not entry.stop_gradient])
 def test_gradients_agree_with_finite_differences(name):
     entry, batch = CATALOGUE[name], random_batch(seed=12)
     batch = batch.with_one_advantage_a_response() if entry.sequence_level else batch
@@ -154,7 +150,7 @@ def test_a_value_that_is_not_finite_is_named(name, what):
     inputs[what][row, :2] = torch.tensor([math.nan, math.inf])
     broken = Batch(**inputs)
     with pytest.raises(InputError, match=rf"2 of the tokens .*at response {row}, token 0"):
-        broken.bounds(strategy)
+        call_bounds(strategy, *broken.inputs(), entropy=batch.entropy, proximal_log_probs=batch.proximal_log_probs)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -235,3 +231,69 @@ def test_a_selector_of_an_update_without_tokens_keeps_quiet():
 def test_arguments_out_of_range_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", [n for n, entry in CATALOGUE.items() if not isinstance(entry.strategy, BAPOClip)])
+def test_inference_mode_is_refused_where_shares_are_measured_with_autograd(name):
+    strategy, batch = CATALOGUE[name].strategy, random_batch(seed=15)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"torch\.no_grad"):
+        batch.bounds(strategy)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_torchs_default_type_changes_nothing(dtype):
+    """Lightning sets it to bf16 in a bf16-true run."""
+    batch = random_batch(seed=16)
+    batch = Batch(batch.log_ratio.float(), batch.advantages.float(), batch.mask, batch.rollout_log_probs.float())
+    for name, entry in CATALOGUE.items():
+        expected = trained(entry.strategy, batch)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            found = trained(entry.strategy, batch)
+        finally:
+            torch.set_default_dtype(before)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), name
+
+
+def test_far_tokens_are_clipped_and_none_falls_silent():
+    """log r = ±120 in float32: e^120 overflows, e^-120 underflows; M2PO's bound for 90 and 41 lies beyond the cap."""
+    far = Batch(
+        torch.tensor([[120.0, -120.0]]), torch.tensor([[-1.0, 1.0]]), torch.ones(1, 2).bool(), torch.zeros(1, 2)
+    )
+    gradient, _, clipped = trained(FixedClip(), far)
+    assert not clipped.any()
+    assert (gradient != 0).all()
+    assert gradient.isfinite().all()
+    distances = torch.tensor([[90.0, 41.0, 0.05]])
+    gradient, _, clipped = trained(
+        M2PO(), Batch(distances, torch.ones(1, 3), torch.ones(1, 3).bool(), torch.zeros(1, 3))
+    )
+    assert clipped.tolist() == [True, True, False]
+    assert gradient[0].tolist() == pytest.approx([0.0, 0.0, math.exp(0.05)])
+
+
+def test_kl_cov_holds_nothing_where_nothing_moves_together():
+    """Equal advantages have no covariance with anything; holding every token would be a KL penalty on all."""
+    batch = by_hand([1.1, 0.9, 1.3], [1.0, 1.0, 1.0], [0.5, 0.2, 0.9])
+    assert_equal(KLCov(), NoClip(), batch)
+
+
+@pytest.mark.parametrize("around", [DecoupledPPO, TruncatedIS, MaskedIS])
+def test_an_inner_strategy_still_knows_the_policy_that_is_trained(around):
+    """Shifted to the proximal policy, log π = log(π/π_prox) + log π_prox: the same tokens covary most."""
+    batch = random_batch(seed=17)
+    proximal = batch.rollout_log_probs + 0.3
+    inner = KLCov(share=0.2)
+    found = call_bounds(around(inner=inner), *batch.inputs(), proximal_log_probs=proximal)
+    alone = inner.bounds(*batch.inputs())
+    assert alone.held.any()
+    assert torch.equal(found.inner.held, alone.held)
+
+
+def test_an_entropy_that_is_nan_is_named():
+    batch = random_batch(seed=18)
+    entropy = batch.entropy.clone()
+    entropy[batch.mask] = math.nan
+    with pytest.raises(InputError, match=r"entropy is nan at response 0, token 0"):
+        call_bounds(TopEntropyTokens(), *batch.inputs(), entropy=entropy)

@@ -41,21 +41,34 @@ class Tokens:
         Raises:
             InputError: There are such values; names how many, and the first one of this rank.
         """
-        if num_unusable == 0:
-            return
-        here = self.unusable.nonzero()
-        if len(here) == 0:
-            raise InputError(
-                f"{num_unusable:.0f} tokens of other ranks have a log-prob or advantage that is NaN or infinite"
-            )
-        row, column = here[0].tolist()
-        values = {name: float(tensor[row, column]) for name, tensor in self.origin.items()}
-        name, value = next((n, v) for n, v in values.items() if not math.isfinite(v))
-        raise InputError(
-            f"{num_unusable:.0f} of the tokens in the loss have a log-prob or advantage that is NaN or infinite; the "
-            f"first: {name} is {value} at response {row}, token {column}. If it is not the data, the weights have "
-            "diverged: go back to a checkpoint with a lower learning rate"
-        )
+        refuse_unusable(num_unusable, self.unusable, **self.origin)
+
+
+def refuse_unusable(num_unusable: float, here: Tensor, **tensors: Tensor) -> None:
+    """Refuse values that are NaN or infinite, on every rank alike.
+
+    Args:
+        num_unusable: How many there are over all ranks.
+        here: [B, T] bool; where they are on this rank.
+        tensors: [B, T]; what may hold them, by name.
+
+    Raises:
+        InputError: There are such values; names how many, and the first one of this rank.
+    """
+    if num_unusable == 0:
+        return
+    positions = here.nonzero()
+    names = " or ".join(tensors)
+    if len(positions) == 0:
+        raise InputError(f"{num_unusable:.0f} tokens of other ranks have a {names} that is NaN or infinite")
+    row, column = positions[0].tolist()
+    values = {name: float(tensor[row, column]) for name, tensor in tensors.items()}
+    name, value = next((n, v) for n, v in values.items() if not math.isfinite(v))
+    raise InputError(
+        f"{num_unusable:.0f} of the tokens in the loss have a {names} that is NaN or infinite; the first: {name} is "
+        f"{value} at response {row}, token {column}. If it is not the data, the weights have diverged: go back to a "
+        "checkpoint with a lower learning rate"
+    )
 
 
 def clean_tokens(

@@ -26,7 +26,7 @@ class KLCov(AroundStrategy):
     """Puts a penalty on leaving the behaviour policy on the tokens whose log-prob and advantage move together most.
 
     Formula: the inner objective, minus coefficient·|log r| on the ``share`` of tokens with the largest
-    (log π − mean)·(A − mean).
+    (log π − mean)·(A − mean), as far as it is positive.
     Source: KL-Cov, arXiv 2505.22617, whose formula clips nothing else. Defaults are those of its code.
     Helps: as `ClipCov`, but the tokens go on learning, held near where they were.
     Refuses: a share outside (0, 1]; a negative coefficient; to run without behaviour log-probs.
@@ -64,7 +64,7 @@ class KLCov(AroundStrategy):
         """
         tokens = UpdateTokens(log_ratio, advantages, mask, rollout_log_probs, entropy, proximal_log_probs)
         covariance, num_tokens = covariances(tokens, self)
-        held = largest_over_ranks(covariance, tokens.mask, max(int(self.share * num_tokens), 1))
+        held = largest_over_ranks(covariance, tokens.mask & (covariance > 0), max(int(self.share * num_tokens), 1))
         found = call_bounds(self.inner, **vars(tokens))
         window = KLCovBounds(**report_of(found), inner=found, held=held)
         return self.with_shares(window, tokens.log_ratio, advantages, tokens.mask, rollout_log_probs)

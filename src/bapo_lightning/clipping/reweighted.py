@@ -24,7 +24,7 @@ class TokenWeights:
     """[B, T] bool; where the weight is smaller than its formula says. None: nowhere."""
 
     shift: Tensor | None = None
-    """[B, T] nats; subtracted from the log-ratio. None: nothing."""
+    """[B, T] nats; moved from the log-ratio to the policy that the inner strategy starts from. None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ReweightedStrategy(AroundStrategy):
         *,
         entropy: Tensor | None = None,
         proximal_log_probs: Tensor | None = None,
-    ) -> ReweightedBounds:
+    ) -> ClipBounds:
         """Weight the tokens, then let the inner strategy find its window; see `ClippingStrategy.bounds`."""
         tokens = UpdateTokens(log_ratio, advantages, mask, rollout_log_probs, entropy, proximal_log_probs)
         given = self.weights(tokens)
@@ -73,10 +73,23 @@ class ReweightedStrategy(AroundStrategy):
             log_ratio=tokens.log_ratio if shift is None else tokens.log_ratio - shift,
             advantages=advantages * weight,
         )
+        if shift is not None:
+            # The policy that the inner strategy starts from; log π_θ stays what it is.
+            weighted = replace(weighted, rollout_log_probs=tokens.require("rollout_log_probs", self) + shift)
         found = call_bounds(self.inner, **vars(weighted))
-        return ReweightedBounds(
+        window = ReweightedBounds(
             **report_of(found), inner=found, weight=weight, dropped=weight == 0, capped=given.capped, shift=shift
         )
+        # The inner strategy measured f(weight·A), which is not weight·f(A) where A is shifted or a ratio shared.
+        measured = self.with_shares(window, tokens.log_ratio, advantages, tokens.mask, rollout_log_probs)
+        if found.measure != found.value_share or found.steps > 0:
+            measured = replace(
+                measured,
+                measure=found.measure,
+                value_share_before=found.value_share_before,
+                gradient_share_before=found.gradient_share_before,
+            )
+        return measured
 
     def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
         """The inner strategy's objective times the weight, with its gradient times the weight."""

@@ -48,7 +48,8 @@ class SAPO(ClippingStrategy):
         log_ratio = at_least_float32(log_ratio)
         advantages = advantages.to(log_ratio.dtype)
         ratio = capped_ratio(log_ratio.detach())
-        tau = torch.where(advantages > 0, self.tau_positive, self.tau_negative).to(ratio.dtype)
+        # Typed: two plain numbers would meet in torch's default type, which is bf16 in a bf16 run.
+        tau = torch.where(advantages > 0, ratio.new_tensor(self.tau_positive), ratio.new_tensor(self.tau_negative))
         gate = torch.sigmoid(tau * (ratio - 1.0))
         # σ(−x) instead of 1 − σ(x): the difference is 0 long before the slope is.
         slope = 4.0 * gate * torch.sigmoid(tau * (1.0 - ratio)) * ratio

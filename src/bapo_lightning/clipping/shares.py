@@ -181,7 +181,10 @@ def measure_shares(
 
     Raises:
         InputError: Shapes differ, or an unmasked value is NaN or infinite.
+        RuntimeError: Inference mode is on.
     """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("shares are measured with autograd; call `bounds` under torch.no_grad, not inference_mode")
     tokens = clean_tokens(log_ratio, advantages, mask, rollout_log_probs)
     with torch.enable_grad():
         differentiable = tokens.log_ratio.detach().requires_grad_()

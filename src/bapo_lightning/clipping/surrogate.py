@@ -10,10 +10,13 @@ from bapo_lightning.clipping.records import Surrogate
 MAX_LOG_RATIO = 20.0
 """Ratios are capped at e^20 ≈ 4.9e8, so that sums over an update stay finite in float32."""
 
+MIN_LOG_RATIO = -80.0
+"""And at e^−80 ≈ 2e-35, below which a token's gradient would underflow and fall silent without being clipped."""
+
 
 def capped_ratio(log_ratio: Tensor) -> Tensor:
-    """exp(log_ratio), at most exp(`MAX_LOG_RATIO`)."""
-    return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+    """exp(log_ratio), kept within exp(`MIN_LOG_RATIO`) and exp(`MAX_LOG_RATIO`)."""
+    return log_ratio.clamp(MIN_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def at_least_float32(log_ratio: Tensor) -> Tensor:
@@ -81,11 +84,11 @@ def clipped_surrogate(
     """
     log_ratio = at_least_float32(log_ratio)
     advantages = advantages.to(log_ratio.dtype)
-    ratio = capped_ratio(log_ratio.detach())
+    ratio = log_ratio.detach().exp()  # not capped: a bound may lie beyond the cap
     negative = advantages < 0
     clipped_high = (advantages > 0) & (ratio > high)
     clipped_low = negative & (ratio < low)
-    objective = weighted_objective(log_ratio, ratio * advantages)
+    objective = weighted_objective(log_ratio, capped_ratio(log_ratio.detach()) * advantages)
     objective = torch.where(clipped_high, high * advantages, objective)
     objective = torch.where(clipped_low, low * advantages, objective)
     if dual_clip is None:

@@ -2,12 +2,13 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from bapo_lightning.clipping.around import UpdateTokens
 from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.clip_higher import ClipHigher
-from bapo_lightning.clipping.inputs import require_fraction
+from bapo_lightning.clipping.inputs import refuse_unusable, require_fraction
 from bapo_lightning.clipping.ranks import sum_over_ranks
 from bapo_lightning.clipping.selector import TokenSelector, largest_over_ranks
 
@@ -25,7 +26,7 @@ class TopEntropyTokens(TokenSelector):
         share: Share of tokens to keep, in (0, 1]; at least one token, and all equals of the last one.
 
     Raises:
-        InputError: The share is out of its range.
+        InputError: The share is out of its range; later, if an entropy is NaN.
     """
 
     needs_entropy = True
@@ -37,5 +38,7 @@ class TopEntropyTokens(TokenSelector):
     def keep(self, tokens: UpdateTokens) -> Tensor:
         """Keep the most uncertain tokens of all ranks."""
         entropy = tokens.require("entropy", self)
-        num_tokens = int(sum_over_ranks(tokens.mask.sum()))
+        unusable = tokens.mask & ~entropy.isfinite()
+        num_tokens, num_unusable = sum_over_ranks(torch.stack([tokens.mask.sum(), unusable.sum()])).tolist()
+        refuse_unusable(num_unusable, unusable, entropy=entropy)
         return largest_over_ranks(entropy, tokens.mask, max(math.ceil(self.share * num_tokens - 1e-9), 1))
