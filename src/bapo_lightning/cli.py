@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from bapo_lightning import __version__
-from bapo_lightning.errors import InputError
+from bapo_lightning.errors import input_error_behind
 
 COMMANDS = {
     "fit": "train a policy",
@@ -36,19 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(arguments)
     except Exception as error:
-        mistake = _input_error_behind(error)
+        mistake = input_error_behind(error)
         if mistake is None:
             raise
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(f"bapo: error: {mistake}", file=sys.stderr)
         return EXIT_INPUT
-
-
-def _input_error_behind(error: BaseException | None) -> InputError | None:
-    """The user's mistake, also where the config parser wrapped it into an error of its own."""
-    while error is not None and not isinstance(error, InputError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _top_level_parser() -> argparse.ArgumentParser:

@@ -59,6 +59,32 @@ def check_config_files(arguments: Sequence[str]) -> None:
             raise InputError(f"{path}: a config maps keys to values, this file holds {found}")
 
 
+def name_key(message: str, error: BaseException | None) -> str:
+    """Say in a message under which key the class stands that refused its arguments.
+
+    The ``__init__`` of a class does not know where a config has put it, but the stack does: jsonargparse builds one
+    component after the other, and those of a class inside a class likewise.
+
+    Args:
+        message: What went wrong.
+        error: What was raised while classes were built, with what caused it.
+
+    Returns:
+        The message, with the key before it unless it begins with one itself.
+    """
+    levels: list[str] = []
+    while error is not None:
+        frames = error.__traceback__
+        while frames is not None:
+            if frames.tb_frame.f_code.co_name == "instantiate":
+                level = getattr(frames.tb_frame.f_locals.get("component"), "dest", None)
+                levels += [level] if level else []
+            frames = frames.tb_next
+        error = error.__cause__ or error.__context__
+    key = ".".join(dict.fromkeys(levels))
+    return message if not key or re.match(r"\S+\.\w", message) else f"{key}: {message}"
+
+
 class ConfigParser(LightningArgumentParser):
     """Prints one message for a wrong key or value, with the nearest valid names."""
 
@@ -73,7 +99,12 @@ class ConfigParser(LightningArgumentParser):
         for name in _unknown_keys(message):
             _suggest(name, _valid_keys(parser, message), "keys")
         for name in _unknown_classes(message):
-            _suggest(name, _class_names(), "classes")
+            if name in _class_names():
+                print(f"{name} is a class of another kind than this key takes", file=sys.stderr)
+            else:
+                _suggest(name, _class_names(), "classes")
+        if "is abstract" in message:
+            print("name a class for this key first, then its arguments", file=sys.stderr)
         self.exit(2)
         raise AssertionError("unreachable: exit() ends the process")
 

@@ -221,7 +221,9 @@ class PolicyModule(LightningModule):
         self, batch: TokenBatch, parts: list[MicroBatch], denominator: float
     ) -> tuple[list[PartResult], ClipBounds]:
         """Add up the gradient of an update whose bounds were found for all of it."""
-        bounds, scores = self._find_bounds(batch, parts)
+        # Asked of all ranks, since what follows differs in its collectives: one of them may have a single micro-batch.
+        several = self.micro_batch_size is not None and self._most_over_ranks(len(parts)) > 1
+        bounds, scores = self._find_bounds(batch, parts, several)
         results = []
         for number, part in enumerate(parts):
             # Taken out of the list, so that its graph is freed by its backward pass.
@@ -232,7 +234,7 @@ class PolicyModule(LightningModule):
                     part, window, denominator, part_scores or self.policy.score(part.batch), last=part is parts[-1]
                 )
             )
-        if len(parts) > 1 and not self.clipping.needs_statistics:
+        if several and not self.clipping.needs_statistics:
             # The window was known before; its shares only now that every token is scored.
             bounds = self._bounds(batch, [r.log_probs for r in results], [r.entropy for r in results])
         return results, bounds
@@ -241,7 +243,7 @@ class PolicyModule(LightningModule):
         self, batch: TokenBatch, parts: list[MicroBatch], denominator: float
     ) -> tuple[list[PartResult], ClipBounds]:
         """Add up the gradient of an update whose micro-batches find their own bounds, each over all ranks."""
-        most_parts = int(self._reduce_over_ranks(torch.tensor(len(parts), device=self.device), "max"))
+        most_parts = self._most_over_ranks(len(parts))
         nothing = batch.rows(0, 0)
         results = []
         for part in parts:
@@ -255,16 +257,19 @@ class PolicyModule(LightningModule):
             results.append(self._backward(part, window, denominator, scores, last=part is parts[-1]))
         return results, report_micro_batch_bounds(self.clipping, batch, parts, results)
 
-    def _find_bounds(self, batch: TokenBatch, parts: list[MicroBatch]) -> tuple[ClipBounds, list[TokenScores | None]]:
+    def _find_bounds(
+        self, batch: TokenBatch, parts: list[MicroBatch], several: bool
+    ) -> tuple[ClipBounds, list[TokenScores | None]]:
         """Find the window of the whole update before its first backward pass.
 
         Returns:
             The bounds, and the scores of each micro-batch whose graph is to be trained on; None where there is none.
         """
-        if len(parts) > 1 and not self.clipping.needs_statistics:
+        if several and not self.clipping.needs_statistics:
             blind = batch.rollout_log_probs
             return find_bounds(self.clipping, batch, blind, torch.zeros_like(blind)), [None] * len(parts)
-        scores, kept = score_before_bounds(self.policy, parts, self.statistics_pass, self._agree)
+        mode = self.statistics_pass if several else "keep_graphs"
+        scores, kept = score_before_bounds(self.policy, parts, mode, self._agree)
         bounds = self._bounds(batch, [s.log_probs for s in scores], [s.entropy for s in scores])
         return bounds, [*scores] if kept else [None] * len(parts)
 
@@ -274,6 +279,9 @@ class PolicyModule(LightningModule):
 
     def _agree(self, wish: bool) -> bool:
         return bool(self._reduce_over_ranks(torch.tensor(int(wish), device=self.device), "min"))
+
+    def _most_over_ranks(self, count: int) -> int:
+        return int(self._reduce_over_ranks(torch.tensor(count, device=self.device), "max"))
 
     def _backward(
         self, part: MicroBatch, window: ClipBounds, denominator: float, scores: TokenScores, *, last: bool

@@ -29,7 +29,7 @@ def score_before_bounds(
 
     Args:
         policy: The policy.
-        parts: At least one; a single one always keeps its graph.
+        parts: At least one.
         mode: What is spent, time or memory.
         agree: Turns this rank's wish to keep graphs into one that all ranks have: a sharded model must run the same
             number of passes everywhere.
@@ -37,7 +37,7 @@ def score_before_bounds(
     Returns:
         Scores of each part; and whether they carry the graph that is to be trained on.
     """
-    if len(parts) == 1 or mode == "keep_graphs":
+    if mode == "keep_graphs":
         return [policy.score(part.batch) for part in parts], True
     if mode == "auto":
         weights = {tensor.untyped_storage().data_ptr() for tensor in policy.state_dict(keep_vars=True).values()}

@@ -28,9 +28,14 @@ from bapo_lightning.callbacks import (
 )
 from bapo_lightning.callbacks.graceful_stop import RunStopped
 from bapo_lightning.callbacks.saved_config import SavedConfig
-from bapo_lightning.config_rules import ConfigParser, check_config_files, forget_arguments_of_replaced_classes
+from bapo_lightning.config_rules import (
+    ConfigParser,
+    check_config_files,
+    forget_arguments_of_replaced_classes,
+    name_key,
+)
 from bapo_lightning.datamodule import ReplayDataModule
-from bapo_lightning.errors import InputError
+from bapo_lightning.errors import InputError, input_error_behind
 from bapo_lightning.module import PolicyModule
 from bapo_lightning.runs import RunFolder, inspect_checkpoint
 
@@ -81,6 +86,16 @@ class BapoCLI(LightningCLI):
             self._first_new_update = inspect_checkpoint(last) + 1
         elif path is not None:
             inspect_checkpoint(Path(path))
+
+    def instantiate_classes(self) -> None:
+        """Build everything; a class that refuses an argument is named by its key."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            mistake = input_error_behind(error)
+            if mistake is None:
+                raise
+            raise InputError(name_key(str(mistake), error)) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the Trainer with the permanent callbacks that the config does not already list."""

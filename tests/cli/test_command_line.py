@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -322,3 +323,22 @@ def test_an_unknown_command_lists_the_known_ones(refused):
     assert "fitt" in message
     assert "fit" in message
     assert "validate" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model.clipping=GSPO", "--model.clipping.high=4e-4"], "model.clipping: high must be a ratio bound >= 1"),
+        (
+            ["--model.clipping=TopEntropyTokens", "--model.clipping.inner=BAPOClip", "--model.clipping.inner.target=2"],
+            "model.clipping.inner: target must lie in [0, 1]",
+        ),
+        (["--data.sampling.temperature=-1"], "data.sampling: temperature must be a finite number"),
+        (["--model.clipping=MaskedIS", "--model.clipping.inner=HFEngine"], "HFEngine is a class of another kind"),
+        (["--model.clipping=MaskedIS", "--model.clipping.inner.low=1"], "name a class for this key first"),
+    ],
+)
+def test_a_refused_argument_is_named_by_its_whole_key(config, capsys, arguments, message):
+    with pytest.raises(SystemExit) if "first" in message or "kind" in message else nullcontext():
+        assert main(["fit", "--config", str(config), *arguments]) == 2
+    assert message in capsys.readouterr().err

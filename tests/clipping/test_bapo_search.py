@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bapo_lightning.clipping.bapo_search import candidate_bounds, measure_balance, search, search_path
+from bapo_lightning.clipping.bapo_search import best_positions, candidate_bounds, measure_balance, search, search_path
 
 
 def test_paper_grid_keeps_its_last_steps_and_reads_as_decimals():
@@ -73,7 +73,7 @@ def test_epsilon_of_pos_neg():
 
 def test_search_stops_at_the_first_hit_even_if_a_later_one_is_lower():
     measures = {(0, 0): 0.1, (0, 1): 0.5, (1, 1): 0.2}
-    found = search(search_path(2, 2, "high_first"), measures.__getitem__, target=0.5)
+    found = search(search_path(2, 2, "high_first"), measures.__getitem__, 0.5, list(measures))
     assert (found.position, found.steps, found.measure) == ((0, 1), 1, 0.5)
     assert not found.saturated
     assert found.reachable
@@ -81,9 +81,9 @@ def test_search_stops_at_the_first_hit_even_if_a_later_one_is_lower():
 
 def test_search_tells_a_target_missed_by_its_order_from_one_out_of_reach():
     measures = {(0, 0): 0.1, (0, 1): 0.5, (1, 0): 0.05, (1, 1): 0.2}
-    missed = search(search_path(2, 2, "low_first"), measures.__getitem__, target=0.5)
+    missed = search(search_path(2, 2, "low_first"), measures.__getitem__, 0.5, list(measures))
     assert (missed.position, missed.steps, missed.saturated, missed.reachable) == ((1, 1), 2, True, True)
-    out_of_reach = search(search_path(2, 2, "low_first"), measures.__getitem__, target=0.6)
+    out_of_reach = search(search_path(2, 2, "low_first"), measures.__getitem__, 0.6, list(measures))
     assert (out_of_reach.saturated, out_of_reach.reachable) == (True, False)
 
 
@@ -91,5 +91,17 @@ def test_tie_does_not_depend_on_the_order_of_a_sum():
     """Forward, 0.1 + 0.2 + 0.3 is a last digit above 0.6."""
     negative = 0.1 + 0.2 + 0.3
     assert 0.6 / (0.6 + negative) < 0.5
-    found = search([(0, 0), (0, 1)], lambda _: 0.6 / (0.6 + negative), target=0.5)
+    found = search([(0, 0), (0, 1)], lambda _: 0.6 / (0.6 + negative), 0.5, [(0, 1)])
     assert found.steps == 0
+
+
+@pytest.mark.parametrize("measure", ["share", "pos_neg", "signed"])
+def test_the_largest_measure_is_at_a_best_position(measure):
+    """Against all pairs; nothing is assumed about their order."""
+    positive, negative = [0.2, 0.9, 0.5], [0.7, 0.4, 0.6]
+    at = {
+        (j, k): measure_balance(positive[k], negative[j], measure, share_of_nothing=0.0)
+        for j in range(3)
+        for k in range(3)
+    }
+    assert max(at[position] for position in best_positions(positive, negative, measure)) == max(at.values())

@@ -225,6 +225,10 @@ def test_a_selector_of_an_update_without_tokens_keeps_quiet():
         (lambda: TopEntropyTokens(share=20), r"share must lie in \(0, 1\]"),
         (lambda: ClipCov(low=5.0, high=1.0), "high must be above low"),
         (lambda: KLCov(coefficient=-1.0), "coefficient must be a finite number >= 0"),
+        (lambda: BAPOClip(low_step=1e-5), "low_step = 1e-05 makes 30000 steps"),
+        (lambda: BAPOClip(high_max=1e9), "at most 1000 are searched"),
+        (lambda: DecoupledPPO(inner=TruncatedIS()), "TruncatedIS splits the ratio .* already"),
+        (lambda: MaskedIS(inner=TopEntropyTokens(inner=DecoupledPPO())), "cannot stand inside MaskedIS"),
         (lambda: LowProbabilityDamping(alpha=1.5), r"alpha must lie in \[0, 1\]"),
     ],
 )
@@ -297,3 +301,34 @@ def test_an_entropy_that_is_nan_is_named():
     entropy[batch.mask] = math.nan
     with pytest.raises(InputError, match=r"entropy is nan at response 0, token 0"):
         call_bounds(TopEntropyTokens(), *batch.inputs(), entropy=entropy)
+
+
+def test_clip_cov_draws_alike_whatever_the_last_bit_of_a_log_prob():
+    """Micro-batches of another size change log π_θ by rounding; a token must not be drawn for that."""
+    batch = random_batch(seed=19, num_responses=20)
+    strategy = ClipCov(inner=NoClip(), share=0.2, low=-10.0, high=10.0)
+    nudged = Batch(batch.log_ratio * (1.0 + 1e-7), *batch.inputs()[1:])
+    dropped = strategy.bounds(*batch.inputs()).dropped & batch.mask
+    assert dropped.any()
+    assert torch.equal(strategy.bounds(*nudged.inputs()).dropped & batch.mask, dropped)
+
+
+def test_clip_cov_draws_among_tokens_with_equal_log_probs():
+    """In trained models many log-probs are exactly 0; they must not all be drawn together."""
+    shape = (8, 50)
+    log_probs = torch.zeros(shape)
+    log_probs[:, 0] = -torch.arange(1.0, 9.0)
+    advantages = torch.tensor([1.0, -1.0] * 4)[:, None].expand(shape)
+    batch = Batch(torch.zeros(shape), advantages, torch.ones(shape, dtype=torch.bool), log_probs)
+    dropped = ClipCov(share=0.05, low=-10.0, high=10.0).bounds(*batch.inputs()).dropped
+    assert dropped.sum() == 20
+    assert dropped.any(1).sum() > 4
+
+
+def test_a_tiny_weight_keeps_its_value():
+    """alpha 1 at log π = -18: the objective is 1.5e-8·A, where (1 + (w - 1))·A would be 0."""
+    batch = by_hand([1.0], [1.0], [math.exp(-18.0)])
+    single = Batch(*(t.float() if t.is_floating_point() else t for t in batch.inputs()))
+    gradient, objective, _ = trained(LowProbabilityDamping(inner=NoClip(), alpha=1.0), single)
+    assert objective.item() == pytest.approx(math.exp(-18.0), rel=1e-5)
+    assert gradient.item() == pytest.approx(math.exp(-18.0), rel=1e-5)

@@ -9,6 +9,7 @@ from bapo_lightning.clipping.bapo_search import (
     Measure,
     Order,
     Position,
+    best_positions,
     candidate_bounds,
     measure_balance,
     search,
@@ -22,6 +23,9 @@ from bapo_lightning.errors import InputError
 
 Contribution = Literal["value", "gradient"]
 Weighting = Literal["rollout_prob", "none"]
+
+_MOST_STEPS = 1000
+"""Of one bound. The paper's ranges have 15 and 36."""
 
 
 class BAPOClip(ClippingStrategy):
@@ -57,8 +61,8 @@ class BAPOClip(ClippingStrategy):
         pos_neg_epsilon: Added to N by ``measure="pos_neg"``, >= 0 and tiny; no other measure uses it.
 
     Raises:
-        InputError: Bounds cross, a start lies beyond its limit, a step is not positive, the target is out of
-            the measure's range, or an option is unknown.
+        InputError: Bounds cross, a start lies beyond its limit, a step is not positive or makes more than 1000
+            steps, the target is out of the measure's range, or an option is unknown.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class BAPOClip(ClippingStrategy):
                 epsilon=self.pos_neg_epsilon,
             )
 
-        found = search(self._path, measure_at, self.target)
+        found = search(self._path, measure_at, self.target, best_positions(positive, negative, self.measure))
         low_index, high_index = found.position
         return ClipBounds(
             low=self._lows[low_index],
@@ -233,3 +237,8 @@ def _require_range(side: str, start: float, limit: float, step: float, *, smalle
         raise InputError(f"{side}_start must not lie beyond {side}_max, got {start} > {limit}")
     if not (0.0 < step < math.inf) and not (start == limit and step == 0.0):
         raise InputError(f"{side}_step must be a finite number > 0, got {step}")
+    if start < limit and (limit - start) / step > _MOST_STEPS:
+        raise InputError(
+            f"{side}_step = {step} makes {(limit - start) / step:.0f} steps from {side}_start = {start} to {side}_max "
+            f"= {limit}; at most {_MOST_STEPS} are searched"
+        )

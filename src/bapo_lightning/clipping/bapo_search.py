@@ -6,9 +6,10 @@ step.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import product
 from typing import Literal
 
 Order = Literal["high_first", "low_first"]
@@ -100,13 +101,32 @@ def measure_balance(
     return positive / abs(positive - negative) if positive != negative else math.inf
 
 
-def search(path: list[Position], measure_at: Callable[[Position], float], target: float) -> SearchResult:
+def best_positions(positive: Sequence[float], negative: Sequence[float], measure: Measure) -> list[Position]:
+    """List positions among which the largest measure is found.
+
+    Args:
+        positive: P at each upper candidate.
+        negative: N at each lower candidate.
+        measure: What is measured.
+
+    Returns:
+        One position where the measure rises with P and falls with N; all of them for ``signed``, which does neither.
+    """
+    if measure == "signed":
+        return list(product(range(len(negative)), range(len(positive))))
+    return [(min(range(len(negative)), key=negative.__getitem__), max(range(len(positive)), key=positive.__getitem__))]
+
+
+def search(
+    path: list[Position], measure_at: Callable[[Position], float], target: float, best: Sequence[Position]
+) -> SearchResult:
     """Stop at the first position of a path that meets the target, else at its end.
 
     Args:
         path: What `search_path` returned.
         measure_at: The measure at a position.
         target: Met by a measure >= target.
+        best: What `best_positions` returned: some of these meet the target if any position does.
 
     Returns:
         The same as stepping and measuring one bound at a time.
@@ -119,12 +139,10 @@ def search(path: list[Position], measure_at: Callable[[Position], float], target
     steps = next((count for count, measure in enumerate(measures) if meets_target(measure)), None)
     if steps is not None:
         return SearchResult(path[steps], measures[steps], steps, saturated=False, reachable=True)
-    last_low, last_high = path[-1]
-    grid = ((j, k) for j in range(last_low + 1) for k in range(last_high + 1))
     return SearchResult(
         position=path[-1],
         measure=measures[-1],
         steps=len(path) - 1,
         saturated=True,
-        reachable=any(meets_target(measure_at(position)) for position in grid),
+        reachable=any(meets_target(measure_at(position)) for position in best),
     )

@@ -34,6 +34,7 @@ class KLCov(AroundStrategy):
     Args:
         inner: What clips; null is `NoClip`, as in the source.
         share: Share of tokens to hold back, in (0, 1]; at least one token, and all equals of the last one.
+            The source takes 2e-4 for 32 B parameters and 2e-3 for 7 B.
         coefficient: Weight of the penalty, >= 0; verl's default of the same key is 0.1.
 
     Raises:

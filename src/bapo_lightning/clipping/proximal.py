@@ -13,6 +13,7 @@ from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.fixed import FixedClip
 from bapo_lightning.clipping.reweighted import ReweightedStrategy, TokenWeights
 from bapo_lightning.clipping.surrogate import capped_ratio
+from bapo_lightning.errors import InputError
 
 
 class ProximalStrategy(ReweightedStrategy):
@@ -20,12 +21,20 @@ class ProximalStrategy(ReweightedStrategy):
 
     Args:
         inner: What clips π_θ/π_proximal; None is `FixedClip`.
+
+    Raises:
+        InputError: The inner strategy splits the ratio, too.
     """
 
     needs_proximal = True
 
     def __init__(self, inner: ClippingStrategy | None = None) -> None:
         super().__init__(FixedClip() if inner is None else inner)
+        if self.inner.needs_proximal:
+            raise InputError(
+                f"inner: {type(self.inner).__name__} splits the ratio at the proximal policy already, so it cannot "
+                f"stand inside {type(self).__name__}"
+            )
 
     @abstractmethod
     def weight(self, ratio: Tensor) -> TokenWeights:

@@ -101,7 +101,8 @@ class ReweightedStrategy(AroundStrategy):
         result = self.inner.surrogate(_scale_gradient(log_ratio, weight), advantages, bounds.inner)
         # The value only: the gradient is scaled on its way out, each token's by its own weight even where the inner
         # objective of one token depends on the others.
-        objective = result.objective + (weight - 1.0) * result.objective.detach()
+        value = result.objective.detach()
+        objective = weight * value + (result.objective - value)
         kept = ~bounds.dropped
         return replace(
             result,
