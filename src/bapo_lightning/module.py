@@ -3,16 +3,16 @@
 import logging
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from bapo_lightning.answering_module import AnsweringModule
 from bapo_lightning.clipping import BAPOClip, ClipBounds, ClippingStrategy
 from bapo_lightning.errors import InputError
 from bapo_lightning.models import Policy, Reference, TokenScores, make_reference
@@ -39,8 +39,7 @@ from bapo_lightning.update import (
 )
 
 if TYPE_CHECKING:
-    from bapo_lightning.answering import Answer, AnswerRequest
-    from bapo_lightning.datamodule import ReplayDataModule
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def _default_optimizer(params: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(params, lr=1e-6, weight_decay=0.0)
 
 
-class PolicyModule(LightningModule):
+class PolicyModule(AnsweringModule):
     """Trains a policy on mini-batches of sampled tokens. One batch is one optimizer step.
 
     The loss and its gradient do not depend on how the batch is cut into micro-batches or ranks: every part is a sum
@@ -345,42 +344,6 @@ class PolicyModule(LightningModule):
         """
         training = self.trainer.state.fn == TrainerFn.FITTING
         return self.trainer.global_step if training else self._updates_of_checkpoint
-
-    # --- evaluation and prediction ------------------------------------------------------------------------------------
-
-    @property
-    def data(self) -> "ReplayDataModule":
-        """The DataModule of the run: it owns engine and reward."""
-        datamodule: ReplayDataModule = self.trainer.datamodule  # type: ignore[attr-defined]
-        return datamodule
-
-    def on_validation_start(self) -> None:
-        """Evaluate the weights of the moment."""
-        self.data.sync_engine()
-
-    def validation_step(
-        self, batch: "list[AnswerRequest]", batch_idx: int, dataloader_idx: int = 0
-    ) -> "dict[str, list[Answer]]":
-        """Answer benchmark problems; `AIMEEvaluation` turns the answers into scores."""
-        return {"answers": self.data.answer(batch)}
-
-    def on_test_start(self) -> None:
-        """Evaluate the weights of the moment."""
-        self.data.sync_engine()
-
-    def test_step(
-        self, batch: "list[AnswerRequest]", batch_idx: int, dataloader_idx: int = 0
-    ) -> "dict[str, list[Answer]]":
-        """The same as validation."""
-        return self.validation_step(batch, batch_idx, dataloader_idx)
-
-    def on_predict_start(self) -> None:
-        """Predict with the weights of the moment."""
-        self.data.sync_engine()
-
-    def predict_step(self, batch: "list[AnswerRequest]", batch_idx: int) -> "Sealed[list[Answer]]":
-        """Answer prompts of the task; sealed, since Lightning would walk through the records."""
-        return Sealed(self.data.answer(batch))
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
