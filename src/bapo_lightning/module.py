@@ -38,9 +38,6 @@ from bapo_lightning.update import (
     report_micro_batch_bounds,
 )
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger(__name__)
 
 BoundsScope = Literal["update", "micro_batch"]
