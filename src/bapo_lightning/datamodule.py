@@ -1,17 +1,13 @@
 """The DataModule: prompts → rollouts → buffer → loader. It owns all data state of a run."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from bapo_lightning.advantages import AdvantageEstimator, GroupAdvantage
-from bapo_lightning.answering import Answer, AnswerRequest, answer
+from bapo_lightning.answering_data import AnsweringDataModule
 from bapo_lightning.collection import (
     GroupRequest,
     assign_advantages,
@@ -20,24 +16,14 @@ from bapo_lightning.collection import (
     sample_groups,
     score,
 )
-from bapo_lightning.deck import PromptDeck
 from bapo_lightning.errors import InputError
-from bapo_lightning.evaluation import Benchmark
 from bapo_lightning.proximal import proximal_log_probs, with_proximal_log_probs
 from bapo_lightning.replay import NotEnoughGroups, PhaseLoader, ReplayBuffer, rank_share, update_order
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
 from bapo_lightning.seeding import generator
-from bapo_lightning.tasks import PromptSource, encode_prompt
+from bapo_lightning.tasks import PromptSource
 from bapo_lightning.types import SamplingSettings, Sealed, TokenBatch, Trajectory
-
-if TYPE_CHECKING:
-    from bapo_lightning.module import PolicyModule
-
-AnswerBatch = Sealed[list[AnswerRequest]]
-
-ANSWERS_PER_BATCH = 256
-"""Responses handed to the engine at a time in evaluation; the engine cuts them into batches of its own."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class _Dealing:
     length_limit: int
 
 
-class ReplayDataModule(LightningDataModule):
+class ReplayDataModule(AnsweringDataModule):
     """Rolls out, scores, buffers and deals mini-batches. One Lightning epoch is one rollout phase.
 
     Args:
@@ -92,7 +78,14 @@ class ReplayDataModule(LightningDataModule):
         max_prompt_tokens: int = 1024,
         seed: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            task,
+            HFEngine() if engine is None else engine,
+            MathReward() if reward is None else reward,
+            sampling,
+            max_prompt_tokens,
+            seed,
+        )
         if group_size < 2:
             raise InputError(
                 f"data.group_size must be at least 2, got {group_size}: a group of one has no baseline, so every "
@@ -102,21 +95,13 @@ class ReplayDataModule(LightningDataModule):
             if value < 1:
                 raise InputError(f"data.{name} must be at least 1, got {value}")
         sampling.require_full_distribution("data.sampling")
-        self.task = task
-        self.engine = HFEngine() if engine is None else engine
-        self.reward = MathReward() if reward is None else reward
         self.advantage = GroupAdvantage() if advantage is None else advantage
         # Not `buffer or …`: an empty buffer has length 0 and would be taken for none.
         self.buffer = ReplayBuffer(capacity=groups_per_phase) if buffer is None else buffer
-        self.sampling = sampling
         self.group_size = group_size
         self.groups_per_phase = groups_per_phase
         self.groups_per_update = groups_per_update
         self.inner_epochs = inner_epochs
-        self.max_prompt_tokens = max_prompt_tokens
-        self.seed = seed
-        self.benchmarks: list[Benchmark] = []
-        """Filled by `AIMEEvaluation`; `bapo validate` and `bapo test` go through them."""
         self.phase_metrics: dict[str, float] = {}
         """What the newest rollout phase was like; empty after a resume until the next one."""
         self.phase_trajectories: list[Trajectory] = []
@@ -153,13 +138,6 @@ class ReplayDataModule(LightningDataModule):
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 
-    @property
-    def module(self) -> "PolicyModule":
-        """The module that is trained; it holds the policy."""
-        assert self.trainer is not None
-        module: PolicyModule = self.trainer.lightning_module  # type: ignore[assignment]
-        return module
-
     def setup(self, stage: str) -> None:
         """Check the settings against the run, and read the prompts for stages that need them."""
         assert self.trainer is not None
@@ -175,25 +153,6 @@ class ReplayDataModule(LightningDataModule):
                     "trainer.reload_dataloaders_every_n_epochs must be 1, as one Lightning epoch is one rollout phase; "
                     f"got {self.trainer.reload_dataloaders_every_n_epochs}"  # type: ignore[attr-defined]
                 )
-
-    @cached_property
-    def deck(self) -> PromptDeck:
-        """The task's prompts, rendered and encoded once.
-
-        Raises:
-            InputError: The task cannot be read, no prompt fits, or the model has too few positions for the longest.
-        """
-        deck = PromptDeck.from_task(self.task, self.module.policy.tokenizer, self.max_prompt_tokens, self.seed)
-        self._require_positions("data.sampling", self.sampling, deck.longest)
-        return deck
-
-    def _require_positions(self, key: str, sampling: SamplingSettings, longest_prompt: int) -> None:
-        limit = self.module.policy.max_length
-        if limit is not None and longest_prompt + sampling.max_new_tokens > limit:
-            raise InputError(
-                f"{key}: max_new_tokens = {sampling.max_new_tokens} after a prompt of {longest_prompt} tokens goes "
-                f"beyond the {limit} positions of the model; at most {limit - longest_prompt} fit"
-            )
 
     # --- training ---------------------------------------------------------------------------------------------------
 
@@ -284,59 +243,6 @@ class ReplayDataModule(LightningDataModule):
             precision=self.trainer.precision_plugin.forward_context(),
         )
 
-    def sync_engine(self) -> int:
-        """Bring the engine to the policy's weights and check that it says so.
-
-        Returns:
-            The version: policy updates so far.
-        """
-        assert self.trainer is not None
-        version = self.module.updates_done
-        if self.engine.version < 0:
-            self.engine.attach(self.module.policy)
-        self.engine.sync_weights(version)
-        if self.engine.version != version:
-            raise RuntimeError(f"the rollout engine reports version {self.engine.version} after a sync to {version}")
-        return version
-
-    # --- evaluation and prediction ------------------------------------------------------------------------------------
-
-    def val_dataloader(self) -> list[Iterable[AnswerBatch]]:
-        """One loader a benchmark, this rank's share of the problems in it."""
-        assert self.trainer is not None
-        loaders: list[Iterable[AnswerBatch]] = []
-        for benchmark in self.benchmarks:
-            longest = max(len(encode_prompt(self.module.policy.tokenizer, p)) for p in benchmark.problems())
-            self._require_positions(f"benchmark {benchmark.name}", benchmark.sampling, longest)
-            items = [
-                AnswerRequest(prompt, sample_index, benchmark.sampling)
-                for prompt, sample_index in benchmark.items(self.trainer.global_rank, self.trainer.world_size)
-            ]
-            loaders.append(_batches(items))
-        return loaders
-
-    def test_dataloader(self) -> list[Iterable[AnswerBatch]]:
-        """The same as validation."""
-        return self.val_dataloader()
-
-    def predict_dataloader(self) -> Iterable[AnswerBatch]:
-        """One response to each prompt of the task."""
-        assert self.trainer is not None
-        share = self.deck.prompts[self.trainer.global_rank :: self.trainer.world_size]
-        items = [AnswerRequest(prompt=e.prompt, sample_index=0, sampling=self.sampling) for e in share]
-        return _batches(items)
-
-    def answer(self, requests: list[AnswerRequest]) -> list[Answer]:
-        """Sample and score the requests of one validation, test or prediction batch."""
-        assert self.trainer is not None
-        return answer(
-            requests,
-            engine=self.engine,
-            reward=self.reward,
-            seed=self.seed,
-            precision=self.trainer.precision_plugin.forward_context(),
-        )
-
     # --- state --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -380,11 +286,3 @@ class ReplayDataModule(LightningDataModule):
                 f"too small for the phase that the checkpoint interrupted: it needs {len(self._phase_group_ids)} groups"
             )
         self._restored = self._phase >= 0
-
-    def teardown(self, stage: str) -> None:
-        """Stop the reward's worker processes."""
-        self.reward.close()
-
-
-def _batches(requests: list[AnswerRequest]) -> Iterable[AnswerBatch]:
-    return DataLoader(requests, batch_size=ANSWERS_PER_BATCH, collate_fn=Sealed)  # type: ignore[arg-type]
