@@ -1,7 +1,9 @@
 """The DataModule: prompts → rollouts → buffer → loader. It owns all data state of a run."""
 
+import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -17,13 +19,16 @@ from bapo_lightning.collection import (
     score,
 )
 from bapo_lightning.errors import InputError
+from bapo_lightning.filling import fill_phase
 from bapo_lightning.proximal import proximal_log_probs, with_proximal_log_probs
-from bapo_lightning.replay import NotEnoughGroups, PhaseLoader, ReplayBuffer, rank_share, update_order
+from bapo_lightning.replay import Group, PhaseLoader, ReplayBuffer, rank_share, update_order
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine
 from bapo_lightning.seeding import generator
 from bapo_lightning.tasks import PromptSource
 from bapo_lightning.types import SamplingSettings, Sealed, TokenBatch, Trajectory
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,9 @@ class ReplayDataModule(AnsweringDataModule):
             of the number of ranks.
         inner_epochs: Times a phase's data is gone through, ≥ 1. The staleness of the last update of a phase is
             ``groups_per_phase / groups_per_update × inner_epochs − 1`` policy updates.
+        max_generations: How often a phase may sample to fill itself up with groups that teach something (DAPO's dynamic
+            sampling), ≥ 1; each time as many groups as are missing. More than 1 needs a buffer with ``drop_uniform``,
+            which is what None then is. With fewer groups in the end, the phase has fewer updates.
         max_prompt_tokens: Longer prompts are dropped and counted, never cut.
         seed: Seeds every draw of the run. On the command line it is ``--seed_everything``.
 
@@ -75,6 +83,7 @@ class ReplayDataModule(AnsweringDataModule):
         groups_per_phase: int = 32,
         groups_per_update: int = 8,
         inner_epochs: int = 1,
+        max_generations: int = 1,
         max_prompt_tokens: int = 1024,
         seed: int = 0,
     ) -> None:
@@ -91,13 +100,25 @@ class ReplayDataModule(AnsweringDataModule):
                 f"data.group_size must be at least 2, got {group_size}: a group of one has no baseline, so every "
                 "advantage would be 0"
             )
-        for name, value in (("groups_per_phase", groups_per_phase), ("inner_epochs", inner_epochs)):
+        for name, value in (
+            ("groups_per_phase", groups_per_phase),
+            ("inner_epochs", inner_epochs),
+            ("max_generations", max_generations),
+        ):
             if value < 1:
                 raise InputError(f"data.{name} must be at least 1, got {value}")
         sampling.require_full_distribution("data.sampling")
         self.advantage = GroupAdvantage() if advantage is None else advantage
         # Not `buffer or …`: an empty buffer has length 0 and would be taken for none.
-        self.buffer = ReplayBuffer(capacity=groups_per_phase) if buffer is None else buffer
+        if buffer is None:
+            buffer = ReplayBuffer(capacity=groups_per_phase, drop_uniform=max_generations > 1)
+        if max_generations > 1 and not buffer.drop_uniform:
+            raise InputError(
+                f"data.max_generations = {max_generations} fills a phase up in place of groups that teach nothing, but "
+                "data.buffer.drop_uniform is false, so none is left out; set it to true"
+            )
+        self.buffer = buffer
+        self.max_generations = max_generations
         self.group_size = group_size
         self.groups_per_phase = groups_per_phase
         self.groups_per_update = groups_per_update
@@ -127,6 +148,7 @@ class ReplayDataModule(AnsweringDataModule):
         self._phase_group_ids: list[int] = []
         self._proximal_log_probs: Tensor | None = None
         self._groups_sampled = 0
+        self._reward_seconds = 0.0
 
     def _typed_dealing(self) -> "_Dealing":
         return _Dealing(
@@ -190,13 +212,40 @@ class ReplayDataModule(AnsweringDataModule):
         """Fill the buffer with fresh groups and choose the groups of this phase. Collective: every rank calls it."""
         assert self.trainer is not None
         started = time.perf_counter()
+        self._reward_seconds = 0.0
         version = self.sync_engine()
+        phase_data = fill_phase(
+            partial(self._sample, phase),
+            self.groups_per_phase,
+            max_generations=self.max_generations,
+            drop_uniform=self.buffer.drop_uniform,
+        )
+        kept = [trajectory for group in phase_data.kept for trajectory in group]
+        self.buffer.add(assign_advantages(kept, self.advantage, phase))
+        self.buffer.counts.dropped_uniform += phase_data.num_uniform
+        groups = self._draw_groups(phase, version + self._updates_per_phase - 1)
+        self._phase = phase
+        self._phase_group_ids = [group[0].group_id for group in groups]
+        self.phase_trajectories = [trajectory for group in groups for trajectory in group]
+        self._proximal_log_probs = self._score_phase() if self.module.clipping.needs_proximal else None
+        self.phase_metrics = {
+            **rollout_metrics(phase_data.sampled, self.group_size),
+            "rollout/generations": float(phase_data.generations),
+            "rollout/dropped_uniform_groups": float(phase_data.num_uniform),
+            "rollout/dropped_prompts": float(self.deck.num_dropped),
+            "buffer/groups": float(len(self.buffer)),
+            "time/rollout_seconds": time.perf_counter() - started - self._reward_seconds,
+            "time/reward_seconds": self._reward_seconds,
+        }
+
+    def _sample(self, phase: int, num_groups: int) -> list[Trajectory]:
+        """Sample and score new groups, shared among ranks and gathered on all of them."""
+        assert self.trainer is not None
         requests = [
             GroupRequest(encoded, group_id)
-            for group_id, encoded in enumerate(
-                self.deck.draw(self._groups_sampled, self.groups_per_phase), self._groups_sampled
-            )
+            for group_id, encoded in enumerate(self.deck.draw(self._groups_sampled, num_groups), self._groups_sampled)
         ]
+        self._groups_sampled += num_groups
         local = sample_groups(
             requests[self.trainer.global_rank :: self.trainer.world_size],
             group_size=self.group_size,
@@ -207,29 +256,34 @@ class ReplayDataModule(AnsweringDataModule):
             precision=self.trainer.precision_plugin.forward_context(),
         )
         sampled = time.perf_counter()
-        trajectories = assign_advantages(gather(score(local, self.reward)), self.advantage, phase)
-        self.buffer.add(trajectories)
-        self._groups_sampled += len(requests)
-        stream = generator(self.seed, "buffer", phase)
-        try:
-            chosen = self.buffer.sample(self.groups_per_phase, stream, version + self._updates_per_phase - 1)
-        except NotEnoughGroups as shortage:
+        trajectories = gather(score(local, self.reward))
+        self._reward_seconds += time.perf_counter() - sampled
+        return trajectories
+
+    def _draw_groups(self, phase: int, last_version: int) -> list[Group]:
+        """Choose the groups of a phase from the buffer: as many as it wants, or as many whole updates as there are."""
+        assert self.trainer is not None
+        self.buffer.drop_stale(last_version)
+        usable = min(len(self.buffer), self.groups_per_phase)
+        per_update = self.groups_per_update
+        if usable < per_update:
+            # One smaller update, of which every rank gets an equal share.
+            per_update = usable - usable % self.trainer.world_size
+        if per_update == 0:
             raise InputError(
-                f"data.buffer: rollout phase {phase} left {shortage.usable} usable groups of the {shortage.wanted} "
-                f"that it needs ({self.buffer.counts.dropped_uniform} dropped as uniform so far); raise capacity or "
-                "max_staleness, or do not drop uniform groups"
-            ) from shortage
-        self._phase = phase
-        self._dealing = self._typed_dealing()
-        self._phase_group_ids = [group[0].group_id for group in chosen]
-        self.phase_trajectories = [trajectory for group in chosen for trajectory in group]
-        self._proximal_log_probs = self._score_phase() if self.module.clipping.needs_proximal else None
-        self.phase_metrics = {
-            **rollout_metrics(trajectories, self.group_size),
-            "rollout/dropped_prompts": float(self.deck.num_dropped),
-            "time/rollout_seconds": sampled - started,
-            "time/reward_seconds": time.perf_counter() - sampled,
-        }
+                f"data.buffer: rollout phase {phase} left {usable} usable groups for {self.trainer.world_size} ranks "
+                f"({self.buffer.counts}); raise data.max_generations, capacity or max_staleness, or do not drop "
+                "uniform groups"
+            )
+        self._dealing = replace(self._typed_dealing(), groups_per_update=per_update)
+        if usable < self.groups_per_phase:
+            log.warning(
+                "rollout phase %d trains on %d groups instead of %d: no more could be found",
+                phase,
+                usable - usable % per_update,
+                self.groups_per_phase,
+            )
+        return self.buffer.sample(usable - usable % per_update, generator(self.seed, "buffer", phase), last_version)
 
     def _score_phase(self) -> Tensor:
         """Log-probs of the phase's tokens under the weights it begins with."""

@@ -20,7 +20,16 @@ def advantages(rewards, group_ids=None, mask=None, **options) -> list[float]:
     return GroupAdvantage(**options)(torch.tensor(rewards), ids, mask).tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": "none"}, {"leave_one_out": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": "none"},
+        {"leave_one_out": True},
+        {"scale": "batch_reward_std"},
+        {"scale": "batch_advantage_std"},
+    ],
+)
 @pytest.mark.parametrize("rewards", [[0.9] * 7, [0.2] * 8, [0.1] * 3, [-1e30] * 5, [1.0] * 4])
 def test_equal_rewards_give_exactly_zero(rewards, options):
     """B031: exactly 0 for [.9] × 7 and [.2] × 8."""
@@ -50,6 +59,33 @@ def test_each_group_is_normalised_by_itself():
     """B035: [1, 1, 0, 0] gives ±.8660 and [1, 0, 0, 0] gives 1.5, -.5."""
     result = advantages([1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0] * 4 + [1] * 4)
     assert result == pytest.approx([0.8660, 0.8660, -0.8660, -0.8660, 1.5, -0.5, -0.5, -0.5], abs=5e-5)
+
+
+GROUPS = ([1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0] * 4 + [1] * 4)
+
+
+def test_one_deviation_for_all_rewards():
+    """Three ones of eight: variance (3·.625² + 5·.375²)/7 = .267857, deviation .517549; ±.5, .75, -.25 over it."""
+    result = advantages(*GROUPS, scale="batch_reward_std")
+    assert result == pytest.approx([0.96609, 0.96609, -0.96609, -0.96609, 1.44914] + [-0.48305] * 3, abs=1e-5)
+
+
+def test_one_deviation_for_all_differences():
+    """Squares of ±.5, .75, -.25 add up to 1.75; over 7 that is .25, deviation .5."""
+    result = advantages(*GROUPS, scale="batch_advantage_std")
+    assert result == pytest.approx([1.0, 1.0, -1.0, -1.0, 1.5, -0.5, -0.5, -0.5])
+
+
+@pytest.mark.parametrize(("scale", "expected"), [("batch_reward_std", 0.866025), ("batch_advantage_std", 0.866025)])
+def test_missing_rewards_have_no_part_in_the_batch_deviation(scale, expected):
+    """Of [1, missing, 1, 0, 0] four remain: deviations ±.5 and their own deviation √(1/3) = .57735."""
+    result = advantages([1.0, NAN, 1.0, 0.0, 0.0], scale=scale)
+    assert result == pytest.approx([expected, 0.0, expected, -expected, -expected], abs=1e-5)
+
+
+def test_a_uniform_group_stays_at_zero_beside_others():
+    for scale in ("batch_reward_std", "batch_advantage_std"):
+        assert advantages([1.0, 1.0, 1.0, 0.0], [0, 0, 1, 1], scale=scale)[:2] == [0.0, 0.0]
 
 
 def test_rows_of_a_group_need_not_be_neighbours():
@@ -115,7 +151,9 @@ def test_infinite_reward_is_refused_by_position():
 
 
 def test_unknown_scale_is_refused():
-    with pytest.raises(InputError, match="scale must be one of std, none, got 'batch'"):
+    with pytest.raises(
+        InputError, match="scale must be one of std, none, batch_reward_std, batch_advantage_std, got 'batch'"
+    ):
         GroupAdvantage(scale="batch")
 
 

@@ -77,7 +77,7 @@ def test_kill_9_leaves_the_last_checkpoint_loadable(model_folder, tmp_path):
 @pytest.mark.parametrize(
     ("micro_batch_size", "clipping", "buffer"),
     [
-        (None, "BAPOClip", None),
+        (None, "BAPOClip", {"class_path": "ReplayBuffer", "init_args": {"drop_uniform": True}}),
         (3, "BAPOClip", None),
         (3, "DecoupledPPO", {"class_path": "ReplayBuffer", "init_args": {"capacity": 8}}),
         (None, "TopEntropyTokens", None),
@@ -93,6 +93,7 @@ def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size, c
     config["model"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
     config["model"]["clipping"] = {"class_path": clipping}
     config["data"]["buffer"] = buffer
+    config["data"]["max_generations"] = 3 if buffer and "drop_uniform" in buffer["init_args"] else 1
     shadows = [{"class_path": "BAPOClip", "init_args": {"target": 0.5}}, {"class_path": "GSPO"}]
     config["trainer"]["callbacks"] = [{"class_path": "EntropyClipMonitor", "init_args": {"shadow": shadows}}]
     base.write_text(yaml.safe_dump(config))

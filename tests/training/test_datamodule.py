@@ -12,7 +12,7 @@ from bapo_lightning.models import Policy
 from bapo_lightning.module import PolicyModule
 from bapo_lightning.replay import ReplayBuffer
 from bapo_lightning.rollout import HFEngine, ScriptedEngine
-from bapo_lightning.types import SamplingSettings
+from bapo_lightning.types import SamplingSettings, Score
 
 
 class Watch(Callback):
@@ -182,8 +182,38 @@ def test_a_larger_buffer_replays_older_groups_within_the_limit(model_folder):
 def test_too_few_usable_groups_end_the_run_with_the_counts(model_folder):
     """B041, B113: every group uniform and dropped; never an update on nothing."""
     engine = ScriptedEngine(["ab"])
-    with pytest.raises(InputError, match=r"0 usable groups of the 4.*4 dropped as uniform"):
+    with pytest.raises(InputError, match="1 generations of a rollout phase sampled 4 groups"):
         fit(model_folder(), engine=engine, buffer=ReplayBuffer(capacity=8, drop_uniform=True))
+    with pytest.raises(InputError, match=r"3 generations of a rollout phase sampled 12 groups, .*correct 48"):
+        fit(model_folder(), engine=engine, max_generations=3)
+
+
+def test_dynamic_sampling_trains_on_groups_that_teach_only(model_folder):
+    updates, data = fit(model_folder(), max_generations=50, group_size=2)
+    assert len(updates) == 12
+    for update in updates:
+        for group in update.batch.rewards.view(-1, 2):
+            assert len(set(group.tolist())) > 1
+    assert data.state_dict()["groups_sampled"] > 12
+    assert data.buffer.counts.dropped_uniform == data.state_dict()["groups_sampled"] - 12
+
+
+def test_a_phase_with_fewer_groups_has_fewer_updates(model_folder, caplog):
+    """Three of four prompts always fail alike: one group a generation, two generations, one update of two groups."""
+
+    class OnePromptTeaches(EvenLength):
+        def score(self, responses, answers, finish_reasons=None):
+            scores = super().score(responses, answers, finish_reasons)
+            teaches = [i % 16 < 4 for i in range(len(scores))]
+            return [s if keep else Score(0.0, "wrong") for s, keep in zip(scores, teaches, strict=True)]
+
+    updates, data = fit(
+        model_folder(), reward=OnePromptTeaches(), max_generations=2, trainer={"max_epochs": 1}, inner_epochs=3
+    )
+    assert data.phase_metrics["rollout/dropped_uniform_groups"] > 0
+    assert "trains on" in caplog.text
+    assert len(updates) == 3
+    assert all(update.batch.num_responses <= 8 for update in updates)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +222,8 @@ def test_too_few_usable_groups_end_the_run_with_the_counts(model_folder):
         ({"buffer": ReplayBuffer(capacity=4, max_staleness=2)}, ["max_staleness", "at least 3"]),
         ({"buffer": ReplayBuffer(capacity=3)}, ["data.buffer.capacity", "groups_per_phase"]),
         ({"group_size": 1}, ["data.group_size"]),
+        ({"max_generations": 0}, ["data.max_generations"]),
+        ({"max_generations": 2, "buffer": ReplayBuffer()}, ["data.max_generations", "data.buffer.drop_uniform"]),
         ({"inner_epochs": 0}, ["data.inner_epochs"]),
         ({"groups_per_update": 3}, ["groups_per_update", "groups_per_phase"]),
         ({"sampling": SamplingSettings(top_k=5)}, ["data.sampling", "top_k"]),

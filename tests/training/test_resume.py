@@ -57,6 +57,8 @@ def run(
     inner_epochs=2,
     kl=0.0,
     clipping=None,
+    max_generations=1,
+    group_size=4,
     **settings,
 ):
     torch.manual_seed(0)
@@ -73,10 +75,11 @@ def run(
         reward=EvenLength(),
         buffer=buffer,
         sampling=SamplingSettings(max_new_tokens=6),
-        group_size=4,
+        group_size=group_size,
         groups_per_phase=4,
         groups_per_update=2,
         inner_epochs=inner_epochs,
+        max_generations=max_generations,
     )
     watch = Watch()
     every_update = ModelCheckpoint(
@@ -112,12 +115,16 @@ def settings_of(kind):
         # Tokens of several ages, whose log-probs under the phase's first weights are gone after its first update.
         "proximal": {"clipping": DecoupledPPO(), "buffer": ReplayBuffer(capacity=8, max_staleness=9)},
         "selector": {"clipping": ClipCov(inner=BAPOClip(), share=0.1, low=0.0)},
+        # Of groups of two about half are uniform.
+        "refill": {"max_generations": 50, "group_size": 2},
         # 5 prompts for 4 a phase: the permutation of the prompts wraps inside a phase.
         "wrapping": {"num_prompts": 5},
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["plain", "lora", "kl", "lora_kl", "replay", "proximal", "selector", "wrapping"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "lora", "kl", "lora_kl", "replay", "proximal", "selector", "refill", "wrapping"]
+)
 def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
     """B098, trap 11: 12 updates in 3 phases; resume after each of them, at phase ends from both kinds of checkpoint."""
     trainer, module, data, straight = run(model_folder, tmp_path / "straight", **settings_of(kind))

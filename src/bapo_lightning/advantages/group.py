@@ -9,7 +9,7 @@ from torch import Tensor
 from bapo_lightning.advantages.base import AdvantageEstimator
 from bapo_lightning.errors import InputError
 
-Scale = Literal["std", "none"]
+Scale = Literal["std", "none", "batch_reward_std", "batch_advantage_std"]
 
 
 class GroupAdvantage(AdvantageEstimator):
@@ -21,7 +21,11 @@ class GroupAdvantage(AdvantageEstimator):
 
     Args:
         scale: ``std`` divides by the standard deviation of the group; ``none`` does not, so that easy and
-            hard prompts keep their weight (Dr. GRPO, arXiv 2503.20783).
+            hard prompts keep their weight (Dr. GRPO, arXiv 2503.20783); ``batch_reward_std`` divides by the
+            deviation of all rewards of the phase (LitePPO, arXiv 2508.08221); ``batch_advantage_std`` by that of
+            all differences from their group's mean (REINFORCE++ with baseline, arXiv 2501.03262, response by
+            response: their mean is 0 already). Batch deviations leave prompts their weight, too, and depend on
+            which prompts a phase has.
         leave_one_out: Whether the mean leaves out the response itself (RLOO, arXiv 2402.14740), which
             multiplies every advantage by n/(n − 1). The deviation stays that of the whole group.
 
@@ -61,6 +65,11 @@ class GroupAdvantage(AdvantageEstimator):
         if self.scale == "std":
             std = (groups.sum(deviation.square()) / (count - 1).clamp(min=1)).sqrt()
             advantages = advantages / torch.where(std > 0, std, 1.0)[groups.index]
+        elif self.scale != "none":
+            kept = rewards.detach().to("cpu", torch.float64) if self.scale == "batch_reward_std" else advantages
+            kept = kept[groups.present]
+            std = kept.std() if len(kept) > 1 else kept.new_zeros(())
+            advantages = advantages / torch.where(std > 0, std, 1.0)
         dtype = rewards.dtype if rewards.is_floating_point() else torch.float32
         return advantages.to(device=rewards.device, dtype=dtype)
 
