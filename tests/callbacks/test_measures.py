@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from bapo_lightning.callbacks.age import AGE_BINS, age_sums, effective_sizes
 from bapo_lightning.callbacks.measures import percentiles, update_sums, update_values
 from bapo_lightning.clipping import ClipBounds, FixedClip
 from bapo_lightning.types import TokenBatch
@@ -124,3 +125,35 @@ def test_percentiles():
     found = percentiles(torch.arange(101.0), "x")
     assert found == {"x/p05": 5.0, "x/p50": 50.0, "x/p95": 95.0, "x/max": 100.0}
     assert percentiles(torch.tensor([]), "x") == {}
+
+
+def test_by_age_each_token_counts_once():
+    """Ages 5, 5, 0, 1 of version 5: ratios [2, .5], [1], [1.5]; A = 1, -1, 1, -1; window [.8, 1.2], π_rollout e^-1."""
+    update = record(
+        [[2.0, 0.5, 1.0, 1.5]], [[1.0, -1.0, 1.0, -1.0]], [[1, 1, 1, 1]], versions=[[0, 0, 5, 4]], version=5
+    )
+    found = effective_sizes(
+        {tag: float(s.total) / float(s.count) for tag, s in age_sums(update).items() if float(s.count)}
+    )
+    assert found["age/4-7/token_share"] == 0.5
+    assert found["age/0/token_share"] == found["age/1/token_share"] == 0.25
+    assert found["age/4-7/ratio"] == pytest.approx(1.25)
+    # (2.5)² / (2·(4 + .25)) = .735294
+    assert found["age/4-7/effective_size"] == pytest.approx(0.735294, abs=1e-6)
+    assert found["age/0/effective_size"] == pytest.approx(1.0)
+    # Both old tokens are clipped: nothing pulls, so their share is left out; a fresh positive one has share 1.
+    assert found["age/4-7/fraction_clipped"] == 1.0
+    assert "age/4-7/gradient_share" not in found
+    assert found["age/0/gradient_share"] == 1.0
+    assert found["age/1/gradient_share"] == 0.0
+    # k3 for r = 1.5: r - 1 - ln r = .094535
+    assert found["age/1/kl"] == pytest.approx(0.094535, abs=1e-6)
+    assert not [tag for tag in found if tag.startswith(("age/2-3", "age/8-15", "age/16", "age/32"))]
+
+
+def test_the_bins_of_age_leave_nothing_out():
+    labels = [
+        [label for label, (first, last) in AGE_BINS.items() if first <= age and (last is None or age <= last)]
+        for age in range(100)
+    ]
+    assert all(len(found) == 1 for found in labels)

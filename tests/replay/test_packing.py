@@ -1,7 +1,7 @@
 """Trajectories through tensors and a file: equal to what they were."""
 
 import io
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -33,8 +33,14 @@ def test_every_field_is_packed():
     packed = pack_trajectories([make_trajectory(0)])
     stored = packed.keys() | packed["prompts"][0].keys()
     assert names - {"prompt", "completion"} == stored - {
-        "prompts", "prompt_index", "prompt_length", "response_length", "has_reward",
+        "prompts", "prompt_index", "prompt_length", "response_length", "has_reward", "has_proximal",
     }  # fmt: skip
+
+
+def test_log_probs_of_the_phases_start_where_there_are_any():
+    plain, scored = make_trajectory(0), make_trajectory(1)
+    scored = replace(scored, proximal_log_probs=tuple(-0.25 * i for i in range(len(scored.completion.token_ids))))
+    assert through_a_file([plain, scored, plain]) == [plain, scored, plain]
 
 
 def test_empty_responses_missing_rewards_and_no_rows():

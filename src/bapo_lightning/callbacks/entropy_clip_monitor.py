@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from bapo_lightning.callbacks.age import age_sums, effective_sizes
 from bapo_lightning.callbacks.logging import gather_values, log_at_update, reduce_sums, tensorboard_writer
 from bapo_lightning.callbacks.measures import percentiles, update_sums, update_values
 from bapo_lightning.callbacks.shadow import name_shadows, require_same_inputs, shadow_metrics
@@ -21,6 +22,8 @@ LAYOUT = {
         "importance ratio p50, p05, p95": ["Margin", ["ratio/p50", "ratio/p05", "ratio/p95"]],
         "share of positive tokens: value, gradient, count": ["Multiline", ["balance/.*_share$"]],
         "clipped tokens, low and high": ["Multiline", ["clip/fraction_(low|high)$"]],
+        "clipped tokens by age, in updates": ["Multiline", ["age/.*/fraction_clipped$"]],
+        "effective sample size by age, in updates": ["Multiline", ["age/.*/effective_size$"]],
         "entropy by sign of the advantage": ["Multiline", ["policy/entropy.*"]],
         "response length by sign of the advantage": ["Multiline", ["balance/length_.*"]],
     }
@@ -47,6 +50,7 @@ class EntropyClipMonitor(Callback):
         max_histogram_values: Tokens of a rank that go into a histogram or percentile, ≥ 1.
         shadow: Strategies that judge every update beside the one that is trained, from the same log-probs: what they
             would clip, and which share of positive tokens they would give. No forward pass, and nothing changes.
+        by_age: Whether to log ratio, clipping, divergence, share and effective sample size by the age of tokens, too.
 
     Raises:
         InputError: A value is out of its range.
@@ -57,6 +61,7 @@ class EntropyClipMonitor(Callback):
         histogram_interval: int = 10,
         max_histogram_values: int = 4096,
         shadow: list[ClippingStrategy] | None = None,
+        by_age: bool = True,
     ) -> None:
         if histogram_interval < 0:
             raise InputError(f"EntropyClipMonitor.histogram_interval must be >= 0, got {histogram_interval}")
@@ -64,6 +69,7 @@ class EntropyClipMonitor(Callback):
             raise InputError(f"EntropyClipMonitor.max_histogram_values must be at least 1, got {max_histogram_values}")
         self.histogram_interval = histogram_interval
         self.max_histogram_values = max_histogram_values
+        self.by_age = by_age
         self.shadows = name_shadows(shadow or [])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -94,8 +100,10 @@ class EntropyClipMonitor(Callback):
         for name, strategy in self.shadows.items():
             shadow_sums, shadow_values = shadow_metrics(name, strategy, update)
             sums, values = sums | shadow_sums, values | shadow_values
+        if self.by_age:
+            sums |= age_sums(update)
         metrics = {
-            **reduce_sums(trainer, sums),
+            **effective_sizes(reduce_sums(trainer, sums)),
             **values,
             **percentiles(ratios, "ratio"),
             "clip/one": 1.0,

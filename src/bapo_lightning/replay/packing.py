@@ -22,7 +22,8 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         ``sampled_version``, ``response_length`` and ``prompt_length`` [N] int64, ``reward`` and ``advantage`` [N]
         float64, ``has_reward`` [N] bool, lists ``finish_reason``, ``text`` and ``reward_status``; per token
         ``token_ids`` and ``policy_versions`` [K] int32 and ``log_probs`` [K], float32 when no value needs more,
-        float64 otherwise; ``prompt_ids`` int32.
+        float64 otherwise; ``prompt_ids`` int32. ``has_proximal`` [N] bool, and ``proximal_log_probs`` of the
+        trajectories that have them.
     """
     rows = list(trajectories)
     prompt_numbers: dict[int, int] = {}
@@ -50,6 +51,8 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "token_ids": _int32([i for t in rows for i in t.completion.token_ids]),
         "policy_versions": _int32([v for t in rows for v in t.completion.policy_versions]),
         "log_probs": _floats([p for t in rows for p in t.completion.log_probs]),
+        "has_proximal": torch.tensor([t.proximal_log_probs is not None for t in rows], dtype=torch.bool),
+        "proximal_log_probs": _floats([p for t in rows for p in t.proximal_log_probs or ()]),
     }
 
 
@@ -71,6 +74,9 @@ def unpack_trajectories(packed: dict[str, Any]) -> list[Trajectory]:
         columns = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in packed.items()}
         prompt_spans = _spans(columns["prompt_length"])
         response_spans = _spans(columns["response_length"])
+        proximal_spans = _spans(
+            [n if has else 0 for n, has in zip(columns["response_length"], columns["has_proximal"], strict=True)]
+        )
         return [
             Trajectory(
                 prompt=prompts[columns["prompt_index"][i]],
@@ -88,8 +94,13 @@ def unpack_trajectories(packed: dict[str, Any]) -> list[Trajectory]:
                 reward=columns["reward"][i] if columns["has_reward"][i] else None,
                 reward_status=columns["reward_status"][i],
                 advantage=columns["advantage"][i],
+                proximal_log_probs=(
+                    tuple(columns["proximal_log_probs"][proximal_span]) if columns["has_proximal"][i] else None
+                ),
             )
-            for i, (prompt_span, span) in enumerate(zip(prompt_spans, response_spans, strict=True))
+            for i, (prompt_span, span, proximal_span) in enumerate(
+                zip(prompt_spans, response_spans, proximal_spans, strict=True)
+            )
         ]
     except (KeyError, IndexError) as error:
         raise InputError(f"saved trajectories are damaged: {type(error).__name__} {error}") from error
@@ -98,7 +109,9 @@ def unpack_trajectories(packed: dict[str, Any]) -> list[Trajectory]:
 def _check(packed: dict[str, Any]) -> None:
     num_rows = len(packed["group_id"])
     num_tokens, num_prompt_tokens = int(packed["response_length"].sum()), int(packed["prompt_length"].sum())
+    num_proximal = int(packed["response_length"][packed["has_proximal"]].sum())
     wanted = {
+        "proximal_log_probs": num_proximal,
         **dict.fromkeys(("token_ids", "policy_versions", "log_probs"), num_tokens),
         "prompt_ids": num_prompt_tokens,
     }
