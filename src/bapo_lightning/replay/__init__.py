@@ -7,22 +7,39 @@
 - `PhaseLoader` serves the updates of one rollout phase and resumes in the middle.
 - `pack_trajectories` and `unpack_trajectories` turn trajectories into tensors for checkpoints, exactly.
 
-Nothing here reads or changes weights, and nothing rewrites a behaviour log-prob. A new way to draw groups goes
-into a file of its own here and takes (usable groups, number, generator).
+- `UniformSampler`, `OldestFirstSampler`, `RecencySampler`, `PrioritySampler` and `MixedSampler` decide which groups are
+  drawn.
+
+Nothing here reads or changes weights, and nothing rewrites a behaviour log-prob. A new way to draw groups is a subclass
+of `GroupSampler`, here or in a file of yours.
 """
 
 from bapo_lightning.replay.buffer import NotEnoughGroups, ReplayBuffer
 from bapo_lightning.replay.groups import Group, group_trajectories, is_uniform
 from bapo_lightning.replay.loader import PhaseLoader
 from bapo_lightning.replay.packing import pack_trajectories, unpack_trajectories
+from bapo_lightning.replay.samplers import (
+    GroupSampler,
+    MixedSampler,
+    OldestFirstSampler,
+    PrioritySampler,
+    RecencySampler,
+    UniformSampler,
+)
 from bapo_lightning.replay.schedule import rank_share, update_order
 from bapo_lightning.replay.staleness import newest_version, oldest_version, staleness
 
 __all__ = [
     "Group",
+    "GroupSampler",
+    "MixedSampler",
     "NotEnoughGroups",
+    "OldestFirstSampler",
     "PhaseLoader",
+    "PrioritySampler",
+    "RecencySampler",
     "ReplayBuffer",
+    "UniformSampler",
     "group_trajectories",
     "is_uniform",
     "newest_version",

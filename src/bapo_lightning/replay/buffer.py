@@ -9,6 +9,7 @@ import torch
 from bapo_lightning.errors import InputError
 from bapo_lightning.replay.groups import Group, group_trajectories, is_uniform
 from bapo_lightning.replay.packing import pack_trajectories, unpack_trajectories
+from bapo_lightning.replay.samplers import GroupSampler, UniformSampler
 from bapo_lightning.replay.staleness import oldest_version, staleness
 from bapo_lightning.types import Trajectory
 
@@ -61,13 +62,18 @@ class ReplayBuffer:
         max_staleness: Greatest age at which a group may still be trained on, in policy updates, inclusive, at
             least 0 (0 allows on-policy groups only); None for no limit. A group is as old as its oldest token.
         drop_uniform: Do not take in groups whose rewards are all equal (they have no advantage).
+        sampler: Which groups are drawn; None is `UniformSampler`.
 
     Raises:
         InputError: A limit is out of its range.
     """
 
     def __init__(
-        self, capacity: int | None = None, max_staleness: int | None = None, drop_uniform: bool = False
+        self,
+        capacity: int | None = None,
+        max_staleness: int | None = None,
+        drop_uniform: bool = False,
+        sampler: GroupSampler | None = None,
     ) -> None:
         if capacity is not None and capacity < 1:
             raise InputError(f"replay buffer: capacity must be at least 1 group, or null, got {capacity}")
@@ -76,6 +82,7 @@ class ReplayBuffer:
         self.capacity = capacity
         self.max_staleness = max_staleness
         self.drop_uniform = drop_uniform
+        self.sampler = UniformSampler() if sampler is None else sampler
         self.counts = BufferCounts()
         self._groups: dict[int, Group] = {}
 
@@ -118,7 +125,7 @@ class ReplayBuffer:
         self._make_room()
 
     def sample(self, n_groups: int, generator: torch.Generator, version: int) -> list[Group]:
-        """Draw groups uniformly without replacement, after dropping those that are too old.
+        """Draw groups without replacement, after dropping those that are too old.
 
         Args:
             n_groups: Groups to draw, at least 1.
@@ -144,7 +151,7 @@ class ReplayBuffer:
         if n_groups > len(self):
             raise NotEnoughGroups(n_groups, len(self), dropped)
         groups = self.groups
-        return [groups[i] for i in torch.randperm(len(groups), generator=generator)[:n_groups].tolist()]
+        return [groups[i] for i in self.sampler.draw(groups, n_groups, generator, version)]
 
     def drop_stale(self, version: int) -> int:
         """Drop groups older than ``max_staleness``.
