@@ -19,7 +19,7 @@ from bapo_lightning.collection import (
     score,
 )
 from bapo_lightning.errors import InputError
-from bapo_lightning.filling import fill_phase
+from bapo_lightning.filling import FilledPhase, fill_phase
 from bapo_lightning.proximal import proximal_log_probs, with_proximal_log_probs
 from bapo_lightning.replay import Group, PhaseLoader, ReplayBuffer, rank_share, update_order
 from bapo_lightning.rewards import MathReward, Reward
@@ -61,6 +61,10 @@ class ReplayDataModule(AnsweringDataModule):
             of the number of ranks.
         inner_epochs: Times a phase's data is gone through, ≥ 1. The staleness of the last update of a phase is
             ``groups_per_phase / groups_per_update × inner_epochs − 1`` policy updates.
+        lag: Policy updates between the weights that sample a group and the first update on it, ≥ 0, a multiple of the
+            updates in a phase: the groups of a phase are sampled so much earlier and wait in the buffer. The first
+            phases, before which there were no earlier weights, train on samples of the initial ones. Staleness is then
+            ``lag`` to ``lag`` + updates in a phase − 1.
         max_generations: How often a phase may sample to fill itself up with groups that teach something (DAPO's dynamic
             sampling), ≥ 1; each time as many groups as are missing. More than 1 needs a buffer with ``drop_uniform``,
             which is what None then is. With fewer groups in the end, the phase has fewer updates.
@@ -83,6 +87,7 @@ class ReplayDataModule(AnsweringDataModule):
         groups_per_phase: int = 32,
         groups_per_update: int = 8,
         inner_epochs: int = 1,
+        lag: int = 0,
         max_generations: int = 1,
         max_prompt_tokens: int = 1024,
         seed: int = 0,
@@ -110,8 +115,17 @@ class ReplayDataModule(AnsweringDataModule):
         sampling.require_full_distribution("data.sampling")
         self.advantage = GroupAdvantage() if advantage is None else advantage
         # Not `buffer or …`: an empty buffer has length 0 and would be taken for none.
+        updates_per_phase = len(update_order(groups_per_phase, groups_per_update, inner_epochs, seed=0, phase=0))
+        if lag < 0 or lag % updates_per_phase:
+            raise InputError(
+                f"data.lag must be a multiple of the {updates_per_phase} updates in a phase (data.groups_per_phase / "
+                f"data.groups_per_update × data.inner_epochs), since sampling happens between phases; got {lag}"
+            )
+        self.lag = lag
+        self.lag_phases = lag // updates_per_phase
+        most_groups = groups_per_phase * (self.lag_phases + 1)
         if buffer is None:
-            buffer = ReplayBuffer(capacity=groups_per_phase, drop_uniform=max_generations > 1)
+            buffer = ReplayBuffer(capacity=most_groups, drop_uniform=max_generations > 1)
         if max_generations > 1 and not buffer.drop_uniform:
             raise InputError(
                 f"data.max_generations = {max_generations} fills a phase up in place of groups that teach nothing, but "
@@ -128,18 +142,18 @@ class ReplayDataModule(AnsweringDataModule):
         self.phase_trajectories: list[Trajectory] = []
         """The trajectories that the newest phase trains on, on every rank the same."""
 
-        updates_per_phase = len(update_order(groups_per_phase, groups_per_update, inner_epochs, seed=0, phase=0))
+        oldest_needed = lag + updates_per_phase - 1
         oldest_allowed = self.buffer.max_staleness
-        if oldest_allowed is not None and oldest_allowed < updates_per_phase - 1:
+        if oldest_allowed is not None and oldest_allowed < oldest_needed:
             raise InputError(
                 f"data.buffer.max_staleness is {oldest_allowed}, but the last of the {updates_per_phase} updates of a "
-                f"phase is {updates_per_phase - 1} updates away from its own rollouts; raise it to at least "
-                f"{updates_per_phase - 1}, or lower data.inner_epochs or data.groups_per_phase"
+                f"phase is {oldest_needed} updates away from its own rollouts; raise it to at least {oldest_needed}, "
+                "or lower data.lag, data.inner_epochs or data.groups_per_phase"
             )
-        if self.buffer.capacity is not None and self.buffer.capacity < groups_per_phase:
+        if self.buffer.capacity is not None and self.buffer.capacity < most_groups:
             raise InputError(
-                f"data.buffer.capacity is {self.buffer.capacity} groups, less than data.groups_per_phase = "
-                f"{groups_per_phase}: a phase would not fit"
+                f"data.buffer.capacity is {self.buffer.capacity} groups, less than the {most_groups} that wait at a "
+                f"time: data.groups_per_phase = {groups_per_phase} for each of {self.lag_phases + 1} phases"
             )
         self._updates_per_phase = updates_per_phase
         self._phase = -1
@@ -148,6 +162,8 @@ class ReplayDataModule(AnsweringDataModule):
         self._phase_group_ids: list[int] = []
         self._proximal_log_probs: Tensor | None = None
         self._groups_sampled = 0
+        self._phases_sampled = 0
+        self._waiting: list[list[int]] = []
         self._reward_seconds = 0.0
 
     def _typed_dealing(self) -> "_Dealing":
@@ -214,29 +230,42 @@ class ReplayDataModule(AnsweringDataModule):
         started = time.perf_counter()
         self._reward_seconds = 0.0
         version = self.sync_engine()
-        phase_data = fill_phase(
-            partial(self._sample, phase),
-            self.groups_per_phase,
-            max_generations=self.max_generations,
-            drop_uniform=self.buffer.drop_uniform,
-        )
-        kept = [trajectory for group in phase_data.kept for trajectory in group]
-        self.buffer.add(assign_advantages(kept, self.advantage, phase))
-        self.buffer.counts.dropped_uniform += phase_data.num_uniform
-        groups = self._draw_groups(phase, version + self._updates_per_phase - 1)
+        if self.lag_phases:
+            # Each phase's groups are trained on in that phase only.
+            self.buffer.remove(group_id for group_id in self._phase_group_ids if group_id in self.buffer)
+        sampled: list[FilledPhase] = []
+        while len(self._waiting) <= self.lag_phases:
+            sampled.append(self._fill(self._phases_sampled))
+            self._phases_sampled += 1
+        waiting = self._waiting.pop(0)
+        groups = self._draw_groups(phase, waiting, version + self._updates_per_phase - 1)
         self._phase = phase
         self._phase_group_ids = [group[0].group_id for group in groups]
         self.phase_trajectories = [trajectory for group in groups for trajectory in group]
         self._proximal_log_probs = self._score_phase() if self.module.clipping.needs_proximal else None
         self.phase_metrics = {
-            **rollout_metrics(phase_data.sampled, self.group_size),
-            "rollout/generations": float(phase_data.generations),
-            "rollout/dropped_uniform_groups": float(phase_data.num_uniform),
+            **rollout_metrics([t for filled in sampled for t in filled.sampled], self.group_size),
+            "rollout/generations": float(sum(filled.generations for filled in sampled)),
+            "rollout/dropped_uniform_groups": float(sum(filled.num_uniform for filled in sampled)),
             "rollout/dropped_prompts": float(self.deck.num_dropped),
             "buffer/groups": float(len(self.buffer)),
             "time/rollout_seconds": time.perf_counter() - started - self._reward_seconds,
             "time/reward_seconds": self._reward_seconds,
         }
+
+    def _fill(self, phase: int) -> FilledPhase:
+        """Sample the groups of a phase, put them into the buffer and queue them up."""
+        filled = fill_phase(
+            partial(self._sample, phase),
+            self.groups_per_phase,
+            max_generations=self.max_generations,
+            drop_uniform=self.buffer.drop_uniform,
+        )
+        kept = [trajectory for group in filled.kept for trajectory in group]
+        self.buffer.add(assign_advantages(kept, self.advantage, phase))
+        self.buffer.counts.dropped_uniform += filled.num_uniform
+        self._waiting.append([group[0].group_id for group in filled.kept])
+        return filled
 
     def _sample(self, phase: int, num_groups: int) -> list[Trajectory]:
         """Sample and score new groups, shared among ranks and gathered on all of them."""
@@ -260,11 +289,15 @@ class ReplayDataModule(AnsweringDataModule):
         self._reward_seconds += time.perf_counter() - sampled
         return trajectories
 
-    def _draw_groups(self, phase: int, last_version: int) -> list[Group]:
-        """Choose the groups of a phase from the buffer: as many as it wants, or as many whole updates as there are."""
+    def _draw_groups(self, phase: int, waiting: list[int], last_version: int) -> list[Group]:
+        """Choose the groups of a phase: as many as it wants, or as many whole updates as there are.
+
+        Without a lag they are drawn from the whole buffer, with one they are those that were sampled for this phase.
+        """
         assert self.trainer is not None
         self.buffer.drop_stale(last_version)
-        usable = min(len(self.buffer), self.groups_per_phase)
+        own = [group for group in self.buffer.groups if group[0].group_id in set(waiting)]
+        usable = len(own) if self.lag_phases else min(len(self.buffer), self.groups_per_phase)
         per_update = self.groups_per_update
         if usable < per_update:
             # One smaller update, of which every rank gets an equal share.
@@ -283,7 +316,10 @@ class ReplayDataModule(AnsweringDataModule):
                 usable - usable % per_update,
                 self.groups_per_phase,
             )
-        return self.buffer.sample(usable - usable % per_update, generator(self.seed, "buffer", phase), last_version)
+        count = usable - usable % per_update
+        if self.lag_phases:
+            return own[:count]
+        return self.buffer.sample(count, generator(self.seed, "buffer", phase), last_version)
 
     def _score_phase(self) -> Tensor:
         """Log-probs of the phase's tokens under the weights it begins with."""
@@ -306,6 +342,8 @@ class ReplayDataModule(AnsweringDataModule):
             "phase_group_ids": self._phase_group_ids,
             "dealing": asdict(self._dealing),
             "groups_sampled": self._groups_sampled,
+            "phases_sampled": self._phases_sampled,
+            "waiting": self._waiting,
             "proximal_log_probs": self._proximal_log_probs,
             "buffer": self.buffer.state_dict(),
             "prompts": self.deck.fingerprint,
@@ -332,6 +370,8 @@ class ReplayDataModule(AnsweringDataModule):
         self._phase_group_ids = list(state_dict["phase_group_ids"])
         self._dealing = _Dealing(**state_dict["dealing"])
         self._groups_sampled = state_dict["groups_sampled"]
+        self._phases_sampled = state_dict["phases_sampled"]
+        self._waiting = [list(ids) for ids in state_dict["waiting"]]
         self._proximal_log_probs = state_dict["proximal_log_probs"]
         self.buffer.load_state_dict(state_dict["buffer"])
         if any(group_id not in self.buffer for group_id in self._phase_group_ids):

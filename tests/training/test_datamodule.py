@@ -188,6 +188,39 @@ def test_too_few_usable_groups_end_the_run_with_the_counts(model_folder):
         fit(model_folder(), engine=engine, max_generations=3)
 
 
+@pytest.mark.parametrize("lag", [0, 4, 8])
+def test_lag_is_the_age_of_every_token(model_folder, lag):
+    """Phases of 4 updates: ages lag … lag + 3, once weights are that old; sampled with the weights of that moment."""
+    engine = CountingEngine()
+    updates, data = fit(model_folder(), lag=lag, engine=engine, trainer={"max_epochs": 5})
+    assert len(updates) == 20
+    for number, update in enumerate(updates):
+        ages = (update.version - update.batch.policy_versions[update.batch.response_mask]).unique().tolist()
+        phase, inner = divmod(number, 4)
+        assert ages == [min(lag, 4 * phase) + inner], number
+    first_phases = lag // 4 + 1
+    assert engine.asked == [(0, 16)] * first_phases + [(4 * p, 16) for p in range(1, 5)]
+    assert len(data.buffer) == 4 * first_phases
+
+
+def test_lag_trains_on_the_same_prompts_in_the_same_phases(model_folder):
+    phases = []
+    for lag in (0, 8):
+        updates, _ = fit(model_folder(), lag=lag)
+        prompts = [
+            {tuple(ids[mask].tolist()) for ids, mask in zip(u.batch.prompt_ids, u.batch.prompt_mask, strict=True)}
+            for u in updates
+        ]
+        phases.append([set().union(*prompts[first : first + 4]) for first in (0, 4, 8)])
+    assert phases[0] == phases[1]
+
+
+@pytest.mark.parametrize("lag", [-4, 1, 6])
+def test_a_lag_that_no_phase_boundary_meets_is_refused(model_folder, lag):
+    with pytest.raises(InputError, match=r"data\.lag must be a multiple of the 4 updates"):
+        fit(model_folder(), lag=lag)
+
+
 def test_dynamic_sampling_trains_on_groups_that_teach_only(model_folder):
     updates, data = fit(model_folder(), max_generations=50, group_size=2)
     assert len(updates) == 12

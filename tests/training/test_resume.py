@@ -59,6 +59,7 @@ def run(
     clipping=None,
     max_generations=1,
     group_size=4,
+    lag=0,
     **settings,
 ):
     torch.manual_seed(0)
@@ -80,6 +81,7 @@ def run(
         groups_per_update=2,
         inner_epochs=inner_epochs,
         max_generations=max_generations,
+        lag=lag,
     )
     watch = Watch()
     every_update = ModelCheckpoint(
@@ -115,6 +117,7 @@ def settings_of(kind):
         # Tokens of several ages, whose log-probs under the phase's first weights are gone after its first update.
         "proximal": {"clipping": DecoupledPPO(), "buffer": ReplayBuffer(capacity=8, max_staleness=9)},
         "selector": {"clipping": ClipCov(inner=BAPOClip(), share=0.1, low=0.0)},
+        "lag": {"lag": 8},
         # Of groups of two about half are uniform.
         "refill": {"max_generations": 50, "group_size": 2},
         # 5 prompts for 4 a phase: the permutation of the prompts wraps inside a phase.
@@ -123,7 +126,7 @@ def settings_of(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["plain", "lora", "kl", "lora_kl", "replay", "proximal", "selector", "refill", "wrapping"]
+    "kind", ["plain", "lora", "kl", "lora_kl", "replay", "proximal", "selector", "refill", "lag", "wrapping"]
 )
 def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
     """B098, trap 11: 12 updates in 3 phases; resume after each of them, at phase ends from both kinds of checkpoint."""
