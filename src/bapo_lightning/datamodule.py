@@ -344,6 +344,7 @@ class ReplayDataModule(AnsweringDataModule):
             "groups_sampled": self._groups_sampled,
             "phases_sampled": self._phases_sampled,
             "waiting": self._waiting,
+            "lag": self.lag,
             "proximal_log_probs": self._proximal_log_probs,
             "buffer": self.buffer.state_dict(),
             "prompts": self.deck.fingerprint,
@@ -365,6 +366,11 @@ class ReplayDataModule(AnsweringDataModule):
             raise InputError(
                 f"seed_everything is {self.seed}, but the checkpoint was made with {state_dict['seed']}; a run goes on "
                 "with its own seed"
+            )
+        if state_dict["lag"] != self.lag:
+            raise InputError(
+                f"data.lag is {self.lag}, but the checkpoint was made with {state_dict['lag']}: groups are waiting for "
+                "their phases, and would be lost or come at another age; go on with the same lag"
             )
         self._phase = state_dict["phase"]
         self._phase_group_ids = list(state_dict["phase_group_ids"])

@@ -93,6 +93,7 @@ def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size, c
     config["model"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
     config["model"]["clipping"] = {"class_path": clipping}
     config["data"]["buffer"] = buffer
+    config["data"]["lag"] = 2 if clipping == "TopEntropyTokens" else 0
     config["data"]["max_generations"] = 3 if buffer and "drop_uniform" in buffer["init_args"] else 1
     shadows = [{"class_path": "BAPOClip", "init_args": {"target": 0.5}}, {"class_path": "GSPO"}]
     config["trainer"]["callbacks"] = [{"class_path": "EntropyClipMonitor", "init_args": {"shadow": shadows}}]

@@ -207,6 +207,14 @@ def test_a_buffer_too_small_for_the_interrupted_phase_is_refused(model_folder, t
         run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "mixed.ckpt", buffer=ReplayBuffer(capacity=4))
 
 
+@pytest.mark.parametrize("lag", [0, 4])
+def test_another_lag_is_refused(model_folder, tmp_path, lag):
+    """Groups that wait would be lost, or trained on at another age than was said."""
+    run(model_folder, tmp_path / "a", lag=8)
+    with pytest.raises(InputError, match=rf"data\.lag is {lag}, but the checkpoint was made with 8"):
+        run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "a" / "update_step=5.ckpt", lag=lag)
+
+
 def test_other_prompts_are_refused(model_folder, tmp_path):
     run(model_folder, tmp_path / "a")
     with pytest.raises(InputError, match=r"data\.task"):
