@@ -42,11 +42,16 @@ def reduce_sums(trainer: Trainer, sums: Mapping[str, MetricSum]) -> dict[str, fl
         Tag → mean; tags whose count is 0 on all ranks are left out.
     """
     tags = sorted(sums)
-    local = torch.tensor(
-        [[float(sums[tag].total), float(sums[tag].count)] for tag in tags],
-        dtype=torch.float64 if trainer.strategy.root_device.type != "mps" else torch.float32,
-        device=trainer.strategy.root_device,
-    )
+    if not tags:
+        return {}
+    device = trainer.strategy.root_device
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    numbers = [number for tag in tags for number in (sums[tag].total, sums[tag].count)]
+    # Plain numbers travel together, and tensors stay on the device: reading each would make the host wait each time.
+    plain = torch.tensor([0.0 if isinstance(n, Tensor) else float(n) for n in numbers], dtype=dtype).to(device)
+    local = torch.stack(
+        [n.detach().to(device, dtype) if isinstance(n, Tensor) else plain[i] for i, n in enumerate(numbers)]
+    ).view(len(tags), 2)
     totals = trainer.strategy.reduce(local, reduce_op="sum").tolist()
     return {tag: total / count for tag, (total, count) in zip(tags, totals, strict=True) if count > 0}
 
