@@ -13,10 +13,13 @@ takes all 51 steps. "hoisted" is the same loop with ratios, weights and signs co
 import argparse
 import inspect
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -155,6 +158,20 @@ def count_all_reduces() -> dict[str, int]:
     return counts
 
 
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hide what the profiler writes there by itself."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def peak_bytes(run: Callable[[], object], device: str) -> int:
     """Largest memory of tensors that a call holds at once, beyond what was there."""
     if device.startswith("cuda"):
@@ -163,10 +180,12 @@ def peak_bytes(run: Callable[[], object], device: str) -> int:
         run()
         return torch.cuda.max_memory_allocated() - before
     with tempfile.TemporaryDirectory() as folder:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-            run()
         trace = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(trace))
+        with quiet_stderr():
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+                run()
+            profile.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     totals = [e["args"]["Total Allocated"] for e in events if e.get("name") == "[memory]"]
     return max(totals) - min(totals[0], totals[-1])

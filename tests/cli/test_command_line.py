@@ -331,7 +331,7 @@ def test_an_unknown_command_lists_the_known_ones(refused):
         (["--model.clipping=GSPO", "--model.clipping.high=4e-4"], "model.clipping: high must be a ratio bound >= 1"),
         (
             ["--model.clipping=TopEntropyTokens", "--model.clipping.inner=BAPOClip", "--model.clipping.inner.target=2"],
-            "model.clipping.inner: target must lie in [0, 1]",
+            "model.clipping.inner: target must lie in (0, 1)",
         ),
         (["--data.sampling.temperature=-1"], "data.sampling: temperature must be a finite number"),
         (["--model.clipping=MaskedIS", "--model.clipping.inner=HFEngine"], "HFEngine is a class of another kind"),

@@ -203,6 +203,8 @@ def test_value_share_rises_with_the_upper_bound_and_falls_with_the_lower(batch):
         ),
         ({"target": -0.1, "measure": "pos_neg"}, "target must be a finite number >= 0"),
         ({"target": math.nan}, "target must"),
+        ({"target": 1.0}, r"target must lie in \(0, 1\)"),
+        ({"target": 0.0}, r"target must lie in \(0, 1\)"),
         ({"target": math.inf, "measure": "signed"}, "target must be a finite number"),
         ({"low_start": 0.9, "low_max": 0.6}, "low_start must not lie beyond low_max, got 0.9 > 0.6"),
         ({"high_start": 2.0, "high_max": 1.5}, "high_start must not lie beyond high_max, got 2.0 > 1.5"),

@@ -25,7 +25,7 @@ OPTIONS = {
     "clamp_last_step": (False, True),
 }
 COMBINATIONS = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.product(*OPTIONS.values())]
-TARGETS = (0.0, 0.3, 0.4, 0.5, 0.55, 0.6, 0.8, 1.0)
+TARGETS = (0.01, 0.3, 0.4, 0.5, 0.55, 0.6, 0.8, 0.99)
 BATCHES_PER_COMBINATION = 7
 
 

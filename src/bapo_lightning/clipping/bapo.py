@@ -40,7 +40,7 @@ class BAPOClip(ClippingStrategy):
     tokens.
 
     Args:
-        target: Stop as soon as ``measure`` is at least this. In [0, 1] for ``share``, >= 0 otherwise.
+        target: Stop as soon as ``measure`` is at least this. In (0, 1) for ``share``, >= 0 otherwise.
         low_start: Lower ratio bound at the start of every search, in [0, 1].
         low_max: Limit of the lower bound, in [low_start, 1].
         low_step: Step of the lower bound, > 0 (ignored when ``low_start`` equals ``low_max``).
@@ -89,9 +89,9 @@ class BAPOClip(ClippingStrategy):
         _require_option("measure", measure, Measure)
         _require_range("low", low_start, low_max, low_step, smallest=0.0, largest=1.0)
         _require_range("high", high_start, high_max, high_step, smallest=1.0, largest=math.inf)
-        if measure == "share" and not 0.0 <= target <= 1.0:
+        if measure == "share" and not 0.0 < target < 1.0:
             raise InputError(
-                f"target must lie in [0, 1] for measure='share', got {target}; a quotient P/N needs measure='pos_neg'"
+                f"target must lie in (0, 1) for measure='share', got {target}; a quotient P/N needs measure='pos_neg'"
             )
         if not 0.0 <= target < math.inf:
             raise InputError(f"target must be a finite number >= 0 for measure={measure!r}, got {target}")
