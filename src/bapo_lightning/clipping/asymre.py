@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.inputs import require_number
+from bapo_lightning.clipping.open_window import OpenWindowStrategy
 from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.surrogate import at_least_float32, weighted_objective
 
 
-class AsymRE(ClippingStrategy):
+class AsymRE(OpenWindowStrategy):
     """Asymmetric REINFORCE: no ratio at all; a baseline below the mean makes successes count more than failures.
 
     Formula: (A − baseline_shift)·log π, which is (reward − (mean + δV))·log π for A = reward − mean.
@@ -26,21 +26,8 @@ class AsymRE(ClippingStrategy):
         InputError: The shift is not finite.
     """
 
-    needs_statistics = False
-
     def __init__(self, baseline_shift: float = -0.1) -> None:
         self.baseline_shift = require_number("baseline_shift", baseline_shift)
-
-    def bounds(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None = None,
-    ) -> ClipBounds:
-        """Return a window without walls, with the shares of this update; see `ClippingStrategy.bounds`."""
-        window = ClipBounds(low=0.0, high=float("inf"))
-        return self.with_shares(window, log_ratio, advantages, mask, rollout_log_probs)
 
     def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
         """A − δV, with that as its gradient."""

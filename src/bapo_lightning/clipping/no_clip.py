@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from bapo_lightning.clipping.base import ClippingStrategy
+from bapo_lightning.clipping.open_window import OpenWindowStrategy
 from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.surrogate import clipped_surrogate
 
 
-class NoClip(ClippingStrategy):
+class NoClip(OpenWindowStrategy):
     """REINFORCE with importance sampling: every token keeps its gradient, weighted by its ratio.
 
     Formula: r·A.
@@ -15,19 +15,6 @@ class NoClip(ClippingStrategy):
     Helps: as the other end of the scale; shows what clipping prevents.
     Refuses: nothing; on stale data the gradient norm says when this is too bold.
     """
-
-    needs_statistics = False
-
-    def bounds(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None = None,
-    ) -> ClipBounds:
-        """Return a window without walls, with the shares of this update; see `ClippingStrategy.bounds`."""
-        window = ClipBounds(low=0.0, high=float("inf"))
-        return self.with_shares(window, log_ratio, advantages, mask, rollout_log_probs)
 
     def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
         """r·A."""

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.inputs import require_number
+from bapo_lightning.clipping.open_window import OpenWindowStrategy
 from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.surrogate import at_least_float32, capped_ratio, objective_with_derivative
 
 
-class SAPO(ClippingStrategy):
+class SAPO(OpenWindowStrategy):
     """Soft adaptive policy optimization: a sigmoid fades a token out as its ratio leaves 1, on both sides.
 
     Formula: (4/τ)·σ(τ(r − 1))·A, with τ by the sign of A. At r = 1 its gradient is A.
@@ -26,22 +26,9 @@ class SAPO(ClippingStrategy):
         InputError: An argument is not positive.
     """
 
-    needs_statistics = False
-
     def __init__(self, tau_positive: float = 1.0, tau_negative: float = 1.05) -> None:
         self.tau_positive = require_number("tau_positive", tau_positive, above=0.0)
         self.tau_negative = require_number("tau_negative", tau_negative, above=0.0)
-
-    def bounds(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None = None,
-    ) -> ClipBounds:
-        """Return a window without walls, with the shares of this update; see `ClippingStrategy.bounds`."""
-        window = ClipBounds(low=0.0, high=float("inf"))
-        return self.with_shares(window, log_ratio, advantages, mask, rollout_log_probs)
 
     def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
         """(4/τ)·σ(τ(r − 1))·A."""

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from bapo_lightning.clipping.base import ClippingStrategy
 from bapo_lightning.clipping.inputs import require_number
+from bapo_lightning.clipping.open_window import OpenWindowStrategy
 from bapo_lightning.clipping.records import ClipBounds, Surrogate
 from bapo_lightning.clipping.surrogate import at_least_float32, capped_ratio, weighted_objective
 
 
-class TOPR(ClippingStrategy):
+class TOPR(OpenWindowStrategy):
     """Tapered off-policy REINFORCE: successes are imitated, failures are only unlearned while they are still likely.
 
     Formula: A·log π for A > 0; sg(min(r, max_negative_weight))·A·log π for A < 0.
@@ -25,21 +25,8 @@ class TOPR(ClippingStrategy):
         InputError: The weight is not positive.
     """
 
-    needs_statistics = False
-
     def __init__(self, max_negative_weight: float = 1.0) -> None:
         self.max_negative_weight = require_number("max_negative_weight", max_negative_weight, above=0.0)
-
-    def bounds(
-        self,
-        log_ratio: Tensor,
-        advantages: Tensor,
-        mask: Tensor,
-        rollout_log_probs: Tensor | None = None,
-    ) -> ClipBounds:
-        """Return a window without walls, with the shares of this update; see `ClippingStrategy.bounds`."""
-        window = ClipBounds(low=0.0, high=float("inf"))
-        return self.with_shares(window, log_ratio, advantages, mask, rollout_log_probs)
 
     def surrogate(self, log_ratio: Tensor, advantages: Tensor, bounds: ClipBounds) -> Surrogate:
         """Weight times A, with that as its gradient."""
