@@ -11,8 +11,8 @@ Windows, the same for every token: ``fixed.py``, ``clip_higher.py``, ``asymmetri
 
 What they share: ``base.py`` and ``records.py`` (the interface and its two records), ``surrogate.py`` (objectives
 token by token), ``shares.py`` and ``bound_table.py`` (what positive and negative tokens contribute),
-``inputs.py`` (checks), ``ranks.py``; ``sequence.py`` for responses; ``open_window.py`` for weights; ``around.py``, ``reweighted.py``,
-``selector.py`` and ``proximal.py`` for strategies around another one.
+``inputs.py`` (checks), ``ranks.py``; ``open_window.py`` for weights, ``sequence.py`` for responses; ``around.py``,
+``reweighted.py``, ``selector.py`` and ``proximal.py`` for strategies around another one.
 
 To add one: a new file with a subclass of `ClippingStrategy` whose defaults are its source's, an import and an
 ``__all__`` entry here, ``configs/clipping/<file name>.yaml`` stating every argument, a row in docs/clipping.md, and
