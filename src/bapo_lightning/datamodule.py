@@ -385,4 +385,10 @@ class ReplayDataModule(AnsweringDataModule):
                 f"data.buffer.capacity = {self.buffer.capacity} (data.groups_per_phase where no buffer is given) is "
                 f"too small for the phase that the checkpoint interrupted: it needs {len(self._phase_group_ids)} groups"
             )
+        if self._dealing.temperature != self.sampling.temperature and len(self.buffer) > len(self._phase_group_ids):
+            raise InputError(
+                f"data.sampling.temperature is {self.sampling.temperature}, but the checkpoint's buffer holds groups "
+                f"that were sampled at {self._dealing.temperature} and are yet to be trained on: their ratios would be "
+                "wrong; go on with the same temperature"
+            )
         self._restored = self._phase >= 0

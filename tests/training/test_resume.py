@@ -60,6 +60,7 @@ def run(
     max_generations=1,
     group_size=4,
     lag=0,
+    temperature=1.0,
     **settings,
 ):
     torch.manual_seed(0)
@@ -75,7 +76,7 @@ def run(
         CountingTask(num_prompts),
         reward=EvenLength(),
         buffer=buffer,
-        sampling=SamplingSettings(max_new_tokens=6),
+        sampling=SamplingSettings(max_new_tokens=6, temperature=temperature),
         group_size=group_size,
         groups_per_phase=4,
         groups_per_update=2,
@@ -213,6 +214,28 @@ def test_another_lag_is_refused(model_folder, tmp_path, lag):
     run(model_folder, tmp_path / "a", lag=8)
     with pytest.raises(InputError, match=rf"data\.lag is {lag}, but the checkpoint was made with 8"):
         run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "a" / "update_step=5.ckpt", lag=lag)
+
+
+@pytest.mark.parametrize("kind", ["lag", "replay"])
+def test_another_temperature_is_refused_where_older_groups_are_yet_to_be_trained_on(model_folder, tmp_path, kind):
+    """Log-probs are taken at the sampling temperature; at another one every ratio would be wrong, silently."""
+    run(model_folder, tmp_path / "a", **settings_of(kind))
+    with pytest.raises(InputError, match=r"data\.sampling\.temperature is 0\.5, but .* sampled at 1\.0"):
+        run(
+            model_folder,
+            tmp_path / "b",
+            ckpt_path=tmp_path / "a" / "update_step=5.ckpt",
+            temperature=0.5,
+            **settings_of(kind),
+        )
+
+
+def test_a_phase_may_be_followed_by_one_at_another_temperature(model_folder, tmp_path):
+    """Without older groups in the buffer; the interrupted phase still ends at its own."""
+    _, _, _, straight = run(model_folder, tmp_path / "a")
+    *_, again = run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "a" / "update_step=6.ckpt", temperature=0.5)
+    assert [again.updates[n] for n in (7, 8)] == [straight.updates[n] for n in (7, 8)]
+    assert again.updates[9] != straight.updates[9]
 
 
 def test_other_prompts_are_refused(model_folder, tmp_path):
