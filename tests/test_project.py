@@ -217,3 +217,12 @@ def test_wheel_holds_the_data_of_the_package(tmp_path):
     warm_start = "bapo_lightning/tasks/digits/warm_start"
     assert {f"{warm_start}/config.json", f"{warm_start}/model.safetensors"} <= packed
     assert any(name.endswith("licenses/LICENSE") for name in packed)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CITATION.cff", "docs/clipping.md"])
+def test_which_of_two_methods_of_one_name_this_is(name):
+    """B081: another method is also called BAPO (Batch Adaptation, replay-based)."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "2510.18927" in text
+    assert "Batch Adaptation" in text
+    assert "2602.20722" in text
