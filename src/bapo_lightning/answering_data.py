@@ -53,6 +53,8 @@ class AnsweringDataModule(LightningDataModule):
         self.sampling = sampling
         self.max_prompt_tokens = max_prompt_tokens
         self.seed = seed
+        self.samples_beside_training = False
+        """Whether the engine samples in another thread while the policy is trained."""
         self.benchmarks: list[Benchmark] = []
         """Filled by `AIMEEvaluation`; `bapo validate` and `bapo test` go through them."""
 
@@ -91,7 +93,7 @@ class AnsweringDataModule(LightningDataModule):
         assert self.trainer is not None
         version = self.module.updates_done
         if self.engine.version < 0:
-            self.engine.attach(self.module.policy)
+            self.engine.attach(self.module.policy, beside_training=self.samples_beside_training)
         self.engine.sync_weights(version)
         if self.engine.version != version:
             raise RuntimeError(f"the rollout engine reports version {self.engine.version} after a sync to {version}")

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,77 +12,87 @@ import torch.distributed as dist
 from bapo_lightning.advantages import AdvantageEstimator
 from bapo_lightning.deck import EncodedPrompt
 from bapo_lightning.errors import InputError
+from bapo_lightning.replay import Group
 from bapo_lightning.rewards import Reward
 from bapo_lightning.rollout import RolloutEngine
 from bapo_lightning.seeding import derive_seed
-from bapo_lightning.types import GenerationRequest, SamplingSettings, Trajectory
+from bapo_lightning.types import Completion, GenerationRequest, SamplingSettings, Trajectory
 
 
-@dataclass(frozen=True)
-class GroupRequest:
-    """One group to be sampled."""
-
-    encoded: EncodedPrompt
-    group_id: int
-    """Unique in a run."""
-
-
-def sample_groups(
-    groups: Sequence[GroupRequest],
-    *,
-    group_size: int,
-    engine: RolloutEngine,
-    sampling: SamplingSettings,
-    seed: int,
-    phase: int,
-    precision: AbstractContextManager[None] | None = None,
-) -> list[Trajectory]:
-    """Sample ``group_size`` responses to each prompt, unscored.
-
-    Each response has a stream of its own, named by (seed, phase, prompt, group, sample): two ranks never sample alike,
-    and which rank samples a group does not change its text.
+def open_group(encoded: EncodedPrompt, group_id: int, group_size: int, version: int) -> Group:
+    """A group of which nothing is sampled yet.
 
     Args:
-        groups: The groups of this rank.
-        group_size: Responses a prompt.
+        encoded: Its prompt.
+        group_id: Unique in a run.
+        group_size: Responses.
+        version: Policy updates behind the weights that will sample its first tokens.
+    """
+    nothing = Completion((), (), (), "budget")
+    return tuple(
+        Trajectory(encoded.prompt, encoded.ids, nothing, group_id, sample, sampled_version=version)
+        for sample in range(group_size)
+    )
+
+
+def go_on(
+    responses: Sequence[Trajectory],
+    *,
+    engine: RolloutEngine,
+    sampling: SamplingSettings,
+    token_budget: int | None,
+    seed: int,
+    precision: AbstractContextManager[None] | None = None,
+) -> list[Trajectory]:
+    """Sample on each response, from where it stands, with the weights of the engine.
+
+    Each response has a stream of its own, named by (seed, prompt, group, sample): two ranks never sample alike, and
+    neither the rank nor the cut into phases changes what is drawn.
+
+    Args:
+        responses: Those of this rank; none finished.
         engine: Samples; its weights are up to date.
-        sampling: Temperature and limits.
+        sampling: Temperature, and the limit of a whole response.
+        token_budget: Most tokens of a response now; None is no bound.
         seed: The seed of the run.
-        phase: Rollout phase, from 0.
         precision: The Trainer's precision context.
 
     Returns:
-        Trajectories, group by group; the reward is still missing.
+        The responses in order, grown; a finished one is decoded and its reward still missing.
     """
+    limits = [sampling.max_new_tokens - len(response.completion.token_ids) for response in responses]
+    # A limit that was lowered since may be behind some already; those end where they are.
+    waiting = [(r, limit) for r, limit in zip(responses, limits, strict=True) if limit > 0]
     requests = [
         GenerationRequest(
-            prompt_ids=group.encoded.ids,
-            seed=derive_seed(seed, "rollout", phase, group.encoded.prompt.id, group.group_id, sample),
-            key=f"{group.encoded.prompt.id}/{sample}",
+            prompt_ids=response.prompt_ids,
+            seed=derive_seed(seed, "rollout", response.prompt.id, response.group_id, response.sample_index),
+            response_ids=response.completion.token_ids,
+            max_new_tokens=limit if token_budget is None else min(limit, token_budget),
+            key=f"{response.prompt.id}/{response.sample_index}",
         )
-        for group in groups
-        for sample in range(group_size)
+        for response, limit in waiting
     ]
-    completions = engine.generate(requests, sampling, precision)
-    for request, completion in zip(requests, completions, strict=True):
-        if not len(completion.token_ids) == len(completion.log_probs) == len(completion.policy_versions):
+    sampled = iter(engine.generate(requests, sampling, precision) if requests else [])
+    grown: list[Trajectory] = []
+    for response, limit in zip(responses, limits, strict=True):
+        later = next(sampled) if limit > 0 else Completion((), (), (), "length")
+        if not len(later.token_ids) == len(later.log_probs) == len(later.policy_versions):
             raise RuntimeError(
-                f"{type(engine).__name__} returned {len(completion.token_ids)} ids, {len(completion.log_probs)} "
-                f"log-probs and {len(completion.policy_versions)} versions for {request.key!r}; they must be as many"
+                f"{type(engine).__name__} returned {len(later.token_ids)} ids, {len(later.log_probs)} log-probs and "
+                f"{len(later.policy_versions)} versions for group {response.group_id}, sample {response.sample_index}; "
+                "they must be as many"
             )
-    owners = [(group, sample) for group in groups for sample in range(group_size)]
-    return [
-        Trajectory(
-            prompt=group.encoded.prompt,
-            prompt_ids=group.encoded.ids,
-            completion=completion,
-            group_id=group.group_id,
-            sample_index=sample,
-            sampled_version=engine.version,
-            text=engine.policy.decode(completion),
-        )
-        for (group, sample), completion in zip(owners, completions, strict=True)
-    ]
+        if (
+            later.finish_reason == "length"
+            and token_budget is not None
+            and token_budget == len(later.token_ids) < limit
+        ):
+            later = replace(later, finish_reason="budget")
+        completion = response.completion + later
+        text = "" if later.finish_reason == "budget" else engine.policy.decode(completion)
+        grown.append(replace(response, completion=completion, text=text))
+    return grown
 
 
 def score(trajectories: Sequence[Trajectory], reward: Reward) -> list[Trajectory]:
@@ -102,15 +113,19 @@ def score(trajectories: Sequence[Trajectory], reward: Reward) -> list[Trajectory
     ]
 
 
-def gather(local: Sequence[Trajectory]) -> list[Trajectory]:
+def gather(local: Sequence[Trajectory], process_group: Any = None) -> list[Trajectory]:
     """Collect the trajectories of all ranks on every rank, ordered by group and sample.
 
     With all groups everywhere, updates and checkpoints do not depend on which rank sampled what.
+
+    Args:
+        local: Those of this rank.
+        process_group: The group to talk in; None is the one that training uses.
     """
     trajectories = list(local)
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         parts: list[list[Trajectory]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(parts, trajectories)
+        dist.all_gather_object(parts, trajectories, group=process_group)
         trajectories = [trajectory for part in parts for trajectory in part]
     return sorted(trajectories, key=lambda t: (t.group_id, t.sample_index))
 
@@ -146,16 +161,18 @@ def assign_advantages(
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory], group_size: int) -> dict[str, float]:
-    """Describe a phase. All means are over all ranks' responses.
+    """Describe the responses that a phase finished. All means are over all ranks' responses.
 
     Args:
-        trajectories: All trajectories of the phase, on every rank the same.
+        trajectories: Whole groups, on every rank the same.
         group_size: Responses a prompt.
 
     Returns:
         Tag → value; a tag without a value (every reward missing, say) is left out.
     """
     count = len(trajectories)
+    if count == 0:
+        return {}
     lengths = [len(t.completion.token_ids) for t in trajectories]
     rewards = [t.reward for t in trajectories if t.reward is not None]
     by_group: dict[int, set[float]] = {}
@@ -169,6 +186,9 @@ def rollout_metrics(trajectories: Sequence[Trajectory], group_size: int) -> dict
         "rollout/missing_rewards": float(count - len(rewards)),
         "rollout/uniform_groups": sum(len(values) <= 1 for values in by_group.values()) * group_size / count,
     }
+    versions = [len(set(t.completion.policy_versions)) for t in trajectories if t.completion.token_ids]
+    if versions:
+        metrics["rollout/versions"] = sum(versions) / len(versions)
     if rewards:
         metrics["rollout/reward"] = sum(rewards) / len(rewards)
     for status, number in Counter(t.reward_status for t in trajectories).items():

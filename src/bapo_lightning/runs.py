@@ -1,7 +1,9 @@
 """Where a run lives, ``runs/<name>/version_<k>/``, and how its newest checkpoint is found and checked."""
 
+import os
 import pickle
 import re
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +11,10 @@ from typing import Any
 
 import torch
 
+from bapo_lightning.checkpoint_files import LAST, PREVIOUS, check_data_file
 from bapo_lightning.errors import InputError
 
-LAST_CHECKPOINT = Path("checkpoints") / "last.ckpt"
+LAST_CHECKPOINT = Path("checkpoints") / LAST
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,16 @@ class RunFolder:
             return None
         return cls(Path(arguments.get("save_dir")) / arguments.get("name"), arguments.get("version"))
 
-    def find_last(self) -> tuple[int | str, Path]:
+    def find_last(self) -> tuple[int | str, Path, int]:
         """The newest checkpoint of the version that the config fixes, else of the newest version that has one.
 
+        Where it is damaged the one before it is taken, and a message says so.
+
         Returns:
-            The version and the checkpoint.
+            The version, the checkpoint, and the policy updates behind it.
 
         Raises:
-            InputError: There is none.
+            InputError: There is none, or none that is whole.
         """
         if self.version is not None:
             name = f"version_{self.version}" if isinstance(self.version, int) else self.version
@@ -52,8 +57,8 @@ class RunFolder:
             ]
             candidates = [(v, self.path / f"version_{v}" / LAST_CHECKPOINT) for v in sorted(versions, reverse=True)]
         for version, path in candidates:
-            if path.exists():
-                return version, path
+            if path.exists() or path.with_name(PREVIOUS).exists():
+                return version, *_newest_whole(path)
         raise InputError(
             f"ckpt_path=last: there is no {LAST_CHECKPOINT} under {self.path}; leave ckpt_path out to start the run, "
             "or give the path of a checkpoint"
@@ -77,8 +82,25 @@ class RunFolder:
             ) from error
 
 
+def _newest_whole(last: Path) -> tuple[Path, int]:
+    """The last checkpoint, or the previous one where that is damaged; with the updates behind it."""
+    try:
+        return last, _updates_behind(last)
+    except InputError as damage:
+        previous = last.with_name(PREVIOUS)
+        if not previous.exists():
+            raise
+        try:
+            updates = _updates_behind(previous)
+        except InputError as worse:
+            raise InputError(f"{damage}. The checkpoint before it cannot be used either: {worse}") from worse
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"bapo: warning: {damage}\ngoing on from {previous}, after update {updates}", file=sys.stderr)
+        return previous, updates
+
+
 def inspect_checkpoint(path: Path) -> int:
-    """Check that a checkpoint is there and whole.
+    """Check that a checkpoint is there and whole, its data file too.
 
     Args:
         path: A file, or the folder of a sharded checkpoint (only its presence is checked).
@@ -89,6 +111,16 @@ def inspect_checkpoint(path: Path) -> int:
     Raises:
         InputError: It is missing, damaged, or not a checkpoint of a training run.
     """
+    try:
+        return _updates_behind(path)
+    except InputError as damage:
+        previous = path.with_name(PREVIOUS)
+        if path.name != LAST or not previous.exists():
+            raise
+        raise InputError(f"{damage}. The checkpoint before it is {previous}") from damage
+
+
+def _updates_behind(path: Path) -> int:
     if not path.exists():
         raise InputError(f"ckpt_path: there is no checkpoint {str(path)!r}")
     if path.is_dir():
@@ -100,4 +132,5 @@ def inspect_checkpoint(path: Path) -> int:
         raise InputError(f"ckpt_path: {str(path)!r} is damaged or no checkpoint: {reason}") from error
     if not isinstance(checkpoint, dict) or not {"global_step", "state_dict"} <= checkpoint.keys():
         raise InputError(f"ckpt_path: {str(path)!r} is not a checkpoint of a training run")
+    check_data_file(path, checkpoint)
     return int(checkpoint["global_step"])

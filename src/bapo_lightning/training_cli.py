@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import CheckpointIO
 
 # Importing a room registers its classes, so that YAML and flags may name them without their module.
 from bapo_lightning import advantages, clipping, rollout, tasks  # noqa: F401
@@ -28,6 +29,7 @@ from bapo_lightning.callbacks import (
 )
 from bapo_lightning.callbacks.graceful_stop import RunStopped
 from bapo_lightning.callbacks.saved_config import SavedConfig
+from bapo_lightning.checkpoint_files import RunCheckpointIO
 from bapo_lightning.config_rules import (
     ConfigParser,
     check_config_files,
@@ -79,11 +81,11 @@ class BapoCLI(LightningCLI):
                 raise InputError(
                     "ckpt_path=last needs a logger with save_dir and name; give the path of the checkpoint"
                 )
-            version, last = self.run_folder.find_last()
+            version, last, updates = self.run_folder.find_last()
             settings.ckpt_path = str(last)
             # Going on in the same folder keeps the curves of a run in one place.
             logger.init_args.version = version
-            self._first_new_update = inspect_checkpoint(last) + 1
+            self._first_new_update = updates + 1
         elif path is not None:
             inspect_checkpoint(Path(path))
 
@@ -113,7 +115,11 @@ class BapoCLI(LightningCLI):
             permanent = [c for c in permanent if not isinstance(c, ProgressBar)]
         if trainer_settings.get("enable_checkpointing") is False:
             permanent = [c for c in permanent if not isinstance(c, ModelCheckpoint)]
-        trainer = super().instantiate_trainer(**kwargs, callbacks=[*listed, *permanent])
+        plugins = trainer_settings.get("plugins") or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins = [*plugins, RunCheckpointIO()]
+        trainer = super().instantiate_trainer(**kwargs, callbacks=[*listed, *permanent], plugins=plugins)
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 if self.subcommand == "fit" and self._first_new_update is not None:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from bapo_lightning.errors import InputError
 
-FinishReason = Literal["stop", "length"]
-"""``stop``: a stop id was sampled (it is the last id of the response); ``length``: the token limit came first."""
+FinishReason = Literal["stop", "length", "budget"]
+"""``stop``: a stop id was sampled (it is the last id of the response); ``length``: the token limit came first;
+``budget``: neither yet: the token budget of a phase was used up, and the response goes on in a later one."""
 
 Message = Mapping[str, str]
 """One chat message: ``{"role": "user", "content": "…"}``."""
@@ -103,6 +104,12 @@ class GenerationRequest:
     key: str = ""
     """Names the response, ``prompt id/sample index``; `ScriptedEngine` looks its answers up by it."""
 
+    response_ids: tuple[int, ...] = ()
+    """Ids of this response that were sampled in earlier phases; sampling goes on after them."""
+
+    max_new_tokens: int | None = None
+    """Most ids to sample now, > 0; None is the limit of the sampling settings."""
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -119,6 +126,15 @@ class Completion:
 
     finish_reason: FinishReason
     """Why sampling ended."""
+
+    def __add__(self, later: "Completion") -> "Completion":
+        """This completion and what was sampled after it; every token keeps its log-prob and version."""
+        return Completion(
+            token_ids=self.token_ids + later.token_ids,
+            log_probs=self.log_probs + later.log_probs,
+            policy_versions=self.policy_versions + later.policy_versions,
+            finish_reason=later.finish_reason,
+        )
 
 
 @dataclass(frozen=True)
@@ -158,6 +174,14 @@ class Trajectory:
     proximal_log_probs: tuple[float, ...] | None = None
     """Nats, one a token; under the weights at the start of the phase that trains on it, where a strategy asks."""
 
+    oldest_trained_version: int = 0
+    """Tokens of older policy versions stay out of the loss (partial rollouts, ``train_on: current_version``)."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more is to be sampled."""
+        return self.completion.finish_reason != "budget"
+
     @property
     def oldest_version(self) -> int:
         """Version of the oldest token: a response is as old as its oldest token."""
@@ -190,7 +214,8 @@ class TokenBatch:
     """[B, T] bool; True for sampled tokens, from lengths and never from ids."""
 
     loss_mask: Tensor
-    """[B, T] bool; the response tokens that may enter the loss (a missing reward takes its response out)."""
+    """[B, T] bool; the response tokens that may enter the loss: not those of a response whose reward is missing, nor
+    those of versions older than ``oldest_trained_version``."""
 
     rollout_log_probs: Tensor
     """[B, T] float32, nats; log-probs under the weights that sampled the token; 0 under padding."""
@@ -275,7 +300,9 @@ class TokenBatch:
             prompt_mask[i, prompt_width - len(trajectory.prompt_ids) :] = True
             response_ids[i, :length] = torch.tensor(completion.token_ids, dtype=torch.int64)
             response_mask[i, :length] = True
-            loss_mask[i, :length] = trajectory.is_trainable
+            if trajectory.is_trainable:
+                versions = torch.tensor(completion.policy_versions, dtype=torch.int64)
+                loss_mask[i, :length] = versions >= trajectory.oldest_trained_version
             rollout_log_probs[i, :length] = torch.tensor(completion.log_probs, dtype=torch.float32)
             policy_versions[i, :length] = torch.tensor(completion.policy_versions, dtype=torch.int64)
             advantages[i, :length] = trajectory.advantage

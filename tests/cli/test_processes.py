@@ -81,6 +81,7 @@ def test_kill_9_leaves_the_last_checkpoint_loadable(model_folder, tmp_path):
         (3, "BAPOClip", None),
         (3, "DecoupledPPO", {"class_path": "ReplayBuffer", "init_args": {"capacity": 8}}),
         (None, "TopEntropyTokens", None),
+        (3, "FixedClip", "partial and beside training"),
     ],
 )
 def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size, clipping, buffer):
@@ -92,8 +93,11 @@ def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size, c
     config = yaml.safe_load(base.read_text())
     config["model"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
     config["model"]["clipping"] = {"class_path": clipping}
+    if isinstance(buffer, str):
+        buffer = None
+        config["data"]["rollout"] = {"token_budget": 2, "overlap": True}
     config["data"]["buffer"] = buffer
-    config["data"]["lag"] = 2 if clipping == "TopEntropyTokens" else 0
+    config["data"]["lag"] = 2 if clipping == "TopEntropyTokens" else None
     config["data"]["max_generations"] = 3 if buffer and "drop_uniform" in buffer["init_args"] else 1
     shadows = [{"class_path": "BAPOClip", "init_args": {"target": 0.5}}, {"class_path": "GSPO"}]
     config["trainer"]["callbacks"] = [{"class_path": "EntropyClipMonitor", "init_args": {"shadow": shadows}}]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from bapo_lightning.models import Policy
 from bapo_lightning.rollout import HFEngine
-from bapo_lightning.rollout.sampler import SeededSampler
+from bapo_lightning.rollout.sampler import RowStream, SeededSampler
 from bapo_lightning.types import GenerationRequest, Prompt, SamplingSettings, TokenBatch, Trajectory
 
 
@@ -90,7 +90,9 @@ def test_sampled_frequencies_are_the_softmax():
     """20,000 draws from logits [2, 1, 0] at temperature .6: each frequency within 4 standard errors."""
     logits = torch.tensor([2.0, 1.0, 0.0])
     count = 20_000
-    sampler = SeededSampler(range(count), SamplingSettings(max_new_tokens=1, temperature=0.6))
+    sampler = SeededSampler(
+        [RowStream(seed) for seed in range(count)], SamplingSettings(max_new_tokens=1, temperature=0.6), 1
+    )
     chosen = sampler(torch.zeros(count, 1), logits.expand(count, 3))
     tokens = sampler.tokens[0]
     assert torch.equal(chosen.argmax(-1), tokens)
@@ -103,7 +105,7 @@ def test_sampled_frequencies_are_the_softmax():
 
 def test_impossible_tokens_are_never_drawn():
     logits = torch.tensor([float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")])
-    sampler = SeededSampler(range(2000), SamplingSettings(max_new_tokens=1))
+    sampler = SeededSampler([RowStream(seed) for seed in range(2000)], SamplingSettings(max_new_tokens=1), 1)
     sampler(torch.zeros(2000, 1), logits.expand(2000, 5))
     assert set(sampler.tokens[0].tolist()) == {1, 3}
     # A draw at the very top of the range takes the last token that has mass, and no token beyond it.
@@ -115,6 +117,6 @@ def test_impossible_tokens_are_never_drawn():
 
 def test_top_p_cuts_the_tail_in_evaluation():
     logits = torch.tensor([3.0, 2.0, -4.0, -5.0])
-    sampler = SeededSampler(range(2000), SamplingSettings(max_new_tokens=1, top_p=0.9))
+    sampler = SeededSampler([RowStream(seed) for seed in range(2000)], SamplingSettings(max_new_tokens=1, top_p=0.9), 1)
     sampler(torch.zeros(2000, 1, dtype=torch.int64), logits.expand(2000, 4))
     assert set(sampler.tokens[0].tolist()) == {0, 1}

@@ -11,7 +11,7 @@ from bapo_lightning.errors import InputError
 from bapo_lightning.models import Policy
 from bapo_lightning.module import PolicyModule
 from bapo_lightning.replay import ReplayBuffer
-from bapo_lightning.rollout import HFEngine, ScriptedEngine
+from bapo_lightning.rollout import HFEngine, RolloutSettings, ScriptedEngine
 from bapo_lightning.types import SamplingSettings, Score
 
 
@@ -227,8 +227,9 @@ def test_dynamic_sampling_trains_on_groups_that_teach_only(model_folder):
     for update in updates:
         for group in update.batch.rewards.view(-1, 2):
             assert len(set(group.tolist())) > 1
-    assert data.state_dict()["groups_sampled"] > 12
-    assert data.buffer.counts.dropped_uniform == data.state_dict()["groups_sampled"] - 12
+    started = data.collector.state_dict()["groups_sampled"]
+    assert started > 12
+    assert data.buffer.counts.dropped_uniform == started - 12
 
 
 def test_a_phase_with_fewer_groups_has_fewer_updates(model_folder, caplog):
@@ -254,6 +255,10 @@ def test_a_phase_with_fewer_groups_has_fewer_updates(model_folder, caplog):
     [
         ({"buffer": ReplayBuffer(capacity=4, max_staleness=2)}, ["max_staleness", "at least 3"]),
         ({"buffer": ReplayBuffer(capacity=3)}, ["data.buffer.capacity", "groups_per_phase"]),
+        ({"buffer": ReplayBuffer(capacity=11), "lag": 4}, ["data.buffer.capacity", "12", "3 phases"]),
+        ({"buffer": ReplayBuffer(capacity=12), "lag": 4, "rollout": RolloutSettings(2)}, ["data.buffer.capacity"]),
+        ({"rollout": RolloutSettings(token_budget=6)}, ["data.rollout.token_budget = 6", "max_new_tokens = 6"]),
+        ({"rollout": RolloutSettings(overlap=True), "lag": 0}, ["data.lag is 0", "overlap", "4"]),
         ({"group_size": 1}, ["data.group_size"]),
         ({"max_generations": 0}, ["data.max_generations"]),
         ({"max_generations": 2, "buffer": ReplayBuffer()}, ["data.max_generations", "data.buffer.drop_uniform"]),

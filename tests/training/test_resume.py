@@ -14,7 +14,8 @@ from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.models import LoRA, Policy
 from bapo_lightning.module import PolicyModule
-from bapo_lightning.replay import ReplayBuffer
+from bapo_lightning.replay import PrioritySampler, ReplayBuffer
+from bapo_lightning.rollout import RolloutSettings
 from bapo_lightning.types import SamplingSettings
 
 # Each run of a test has a folder of its own, which the checkpoint callback notices.
@@ -59,8 +60,9 @@ def run(
     clipping=None,
     max_generations=1,
     group_size=4,
-    lag=0,
+    lag=None,
     temperature=1.0,
+    rollout=RolloutSettings(),
     **settings,
 ):
     torch.manual_seed(0)
@@ -83,6 +85,7 @@ def run(
         inner_epochs=inner_epochs,
         max_generations=max_generations,
         lag=lag,
+        rollout=rollout,
     )
     watch = Watch()
     every_update = ModelCheckpoint(
@@ -121,13 +124,48 @@ def settings_of(kind):
         "lag": {"lag": 8},
         # Of groups of two about half are uniform.
         "refill": {"max_generations": 50, "group_size": 2},
+        "partial": {"rollout": RolloutSettings(token_budget=2)},
+        "overlap": {"rollout": RolloutSettings(overlap=True)},
+        # Groups of one phase are in the background, of another under way, of a third waiting.
+        "everything_lagged": {
+            "rollout": RolloutSettings(token_budget=2, overlap=True, train_on="current_version"),
+            "lag": 8,
+            "lora": True,
+            "kl": 0.1,
+            "max_generations": 3,
+            "group_size": 2,
+            "clipping": DecoupledPPO(),
+        },
+        "everything_replayed": {
+            "rollout": RolloutSettings(token_budget=2),
+            "buffer": ReplayBuffer(8, max_staleness=9, drop_uniform=True, sampler=PrioritySampler()),
+            "lora": True,
+            "max_generations": 3,
+            "group_size": 2,
+        },
         # 5 prompts for 4 a phase: the permutation of the prompts wraps inside a phase.
         "wrapping": {"num_prompts": 5},
     }[kind]
 
 
 @pytest.mark.parametrize(
-    "kind", ["plain", "lora", "kl", "lora_kl", "replay", "proximal", "selector", "refill", "lag", "wrapping"]
+    "kind",
+    [
+        "plain",
+        "lora",
+        "kl",
+        "lora_kl",
+        "replay",
+        "proximal",
+        "selector",
+        "refill",
+        "lag",
+        "partial",
+        "overlap",
+        "everything_lagged",
+        "everything_replayed",
+        "wrapping",
+    ],
 )
 def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
     """B098, trap 11: 12 updates in 3 phases; resume after each of them, at phase ends from both kinds of checkpoint."""
@@ -146,7 +184,9 @@ def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
         assert again_trainer.global_step == LAST, name
         assert again.updates == {n: straight.updates[n] for n in range(done + 1, LAST + 1)}, name
         assert again_trainer.current_epoch == trainer.current_epoch, name
-        assert again_data.state_dict()["groups_sampled"] == data.state_dict()["groups_sampled"], name
+        assert again_data.collector.state_dict()["groups_sampled"] == data.collector.state_dict()["groups_sampled"], (
+            name
+        )
         for key, value in module.state_dict().items():
             assert torch.equal(value, again_module.state_dict()[key]), (name, key)
 
@@ -202,10 +242,36 @@ def test_a_buffer_too_small_for_the_interrupted_phase_is_refused(model_folder, t
     checkpoint = torch.load(path, weights_only=True)
     state = checkpoint["ReplayDataModule"]
     # The oldest two of the eight groups held belong to the phase: with room for four they are gone.
-    state["phase_group_ids"] = [*state["phase_group_ids"][:2], *sorted(range(4, 6))]
+    state["queue"]["phase_group_ids"] = [*state["queue"]["phase_group_ids"][:2], *sorted(range(4, 6))]
     torch.save(checkpoint, tmp_path / "mixed.ckpt")
     with pytest.raises(InputError, match=r"data\.buffer\.capacity = 4"):
         run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "mixed.ckpt", buffer=ReplayBuffer(capacity=4))
+
+
+def test_beside_training_or_before_it_is_the_same_run(model_folder, tmp_path):
+    """Sampled in the background by the weights that the phase before begins with: a lag of one phase, to the bit."""
+    _, module, _, before = run(model_folder, tmp_path / "before", lag=4)
+    _, beside_module, _, beside = run(model_folder, tmp_path / "beside", rollout=RolloutSettings(overlap=True))
+    assert beside.updates == before.updates
+    assert [update[4] for update in before.updates.values()][4:6] == [[4], [5]]
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, beside_module.state_dict()[key]), key
+    # One may go on as the other.
+    path = tmp_path / "before" / "update_step=6.ckpt"
+    *_, again = run(model_folder, tmp_path / "again", ckpt_path=path, rollout=RolloutSettings(overlap=True))
+    assert again.updates == {n: before.updates[n] for n in range(7, LAST + 1)}
+
+
+def test_groups_under_way_keep_their_temperature(model_folder, tmp_path):
+    run(model_folder, tmp_path / "a", rollout=RolloutSettings(token_budget=2))
+    with pytest.raises(InputError, match=r"data\.sampling\.temperature is 0\.5"):
+        run(
+            model_folder,
+            tmp_path / "b",
+            ckpt_path=tmp_path / "a" / "update_step=5.ckpt",
+            temperature=0.5,
+            rollout=RolloutSettings(token_budget=2),
+        )
 
 
 @pytest.mark.parametrize("lag", [0, 4])

@@ -19,11 +19,11 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
     Returns:
         ``prompts`` (a dict each) and, per trajectory, ``prompt_index``, ``group_id``, ``sample_index``,
-        ``sampled_version``, ``response_length`` and ``prompt_length`` [N] int64, ``reward`` and ``advantage`` [N]
-        float64, ``has_reward`` [N] bool, lists ``finish_reason``, ``text`` and ``reward_status``; per token
-        ``token_ids`` and ``policy_versions`` [K] int32 and ``log_probs`` [K], float32 when no value needs more,
-        float64 otherwise; ``prompt_ids`` int32. ``has_proximal`` [N] bool, and ``proximal_log_probs`` of the
-        trajectories that have them.
+        ``sampled_version``, ``oldest_trained_version``, ``response_length`` and ``prompt_length`` [N] int64,
+        ``reward`` and ``advantage`` [N] float64, ``has_reward`` [N] bool, lists ``finish_reason``, ``text`` and
+        ``reward_status``; per token ``token_ids`` and ``policy_versions`` [K] int32 and ``log_probs`` [K], float32 when
+        no value needs more, float64 otherwise; ``prompt_ids`` int32. ``has_proximal`` [N] bool, and
+        ``proximal_log_probs`` of the trajectories that have them.
     """
     rows = list(trajectories)
     prompt_numbers: dict[int, int] = {}
@@ -39,6 +39,7 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "group_id": _int64([t.group_id for t in rows]),
         "sample_index": _int64([t.sample_index for t in rows]),
         "sampled_version": _int64([t.sampled_version for t in rows]),
+        "oldest_trained_version": _int64([t.oldest_trained_version for t in rows]),
         "prompt_length": _int64([len(t.prompt_ids) for t in rows]),
         "response_length": _int64([len(t.completion.token_ids) for t in rows]),
         "reward": torch.tensor([t.reward or 0.0 for t in rows], dtype=torch.float64),
@@ -90,6 +91,7 @@ def unpack_trajectories(packed: dict[str, Any]) -> list[Trajectory]:
                 group_id=columns["group_id"][i],
                 sample_index=columns["sample_index"][i],
                 sampled_version=columns["sampled_version"][i],
+                oldest_trained_version=columns["oldest_trained_version"][i],
                 text=columns["text"][i],
                 reward=columns["reward"][i] if columns["has_reward"][i] else None,
                 reward_status=columns["reward_status"][i],

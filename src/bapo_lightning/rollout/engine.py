@@ -1,5 +1,6 @@
 """What every rollout engine does."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -14,9 +15,17 @@ class RolloutEngine(ABC):
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self._version = -1
+        self.cancelled = threading.Event()
+        """Set when a run ends while the engine samples in the background: `generate` then stops where it can."""
 
-    def attach(self, policy: Policy) -> None:
-        """Give the engine the policy to sample from, once, before the first `sync_weights`."""
+    def attach(self, policy: Policy, *, beside_training: bool = False) -> None:
+        """Give the engine the policy to sample from, once, before the first `sync_weights`.
+
+        Args:
+            policy: The policy that is trained.
+            beside_training: `generate` will run in another thread while the policy is trained, so an engine that would
+                read the policy's own weights must take a copy.
+        """
         self._policy = policy
 
     @property
@@ -61,5 +70,7 @@ class RolloutEngine(ABC):
             precision: The Trainer's precision context, so that engines inside the process compute as training does.
 
         Returns:
-            Completions in the order of the requests, stamped with `version`.
+            Completions in the order of the requests, stamped with `version`: only what is sampled now, after a
+            request's ``response_ids``. The finish reason is ``stop`` or, where the request's limit came first,
+            ``length``.
         """

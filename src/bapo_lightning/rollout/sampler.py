@@ -1,7 +1,8 @@
 """Sampling with one random stream per response, inside transformers' ``generate``."""
 
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,23 +11,45 @@ from torch import Tensor
 from bapo_lightning.types import SamplingSettings
 
 
+class SamplingCancelled(Exception):  # noqa: N818 - it is asked for, not an error
+    """The run ends, and what is being sampled is not wanted any more."""
+
+
+class RowStream(NamedTuple):
+    """The random stream of one row."""
+
+    seed: int
+    position: int = 0
+    """Draws that were made before: tokens of the response that earlier phases sampled."""
+
+
 class SeededSampler:
     """A logits processor that draws each row's token from the row's own stream and records its log-prob.
 
     ``generate`` runs greedily; this processor leaves one token per row above −inf, so what it drew is what is taken. A
-    row's draws depend on its seed and its step alone: not on its neighbours in the batch, nor on the rank.
+    row's draws depend on its seed and its position alone: not on its neighbours in the batch, nor on the rank, nor on
+    how a response is cut into phases.
 
     Args:
-        seeds: One per row.
-        sampling: Temperature, truncation and the token limit. Temperature 0 takes the most probable token.
+        streams: One per row.
+        sampling: Temperature and truncation. Temperature 0 takes the most probable token.
+        max_new_tokens: Most steps.
+        cancelled: Once set, the next step raises `SamplingCancelled`.
     """
 
-    def __init__(self, seeds: Sequence[int], sampling: SamplingSettings) -> None:
+    def __init__(
+        self,
+        streams: Sequence[RowStream],
+        sampling: SamplingSettings,
+        max_new_tokens: int,
+        cancelled: threading.Event | None = None,
+    ) -> None:
         self.sampling = sampling
         self.step = 0
         self.tokens: list[Tensor] = []
         self.log_probs: list[Tensor] = []
-        self._uniform = torch.stack([_uniform_stream(seed, sampling.max_new_tokens) for seed in seeds])
+        self._cancelled = cancelled
+        self._uniform = torch.stack([_uniform_stream(stream, max_new_tokens) for stream in streams])
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Draw the next token of each row.
@@ -37,7 +60,12 @@ class SeededSampler:
 
         Returns:
             [B, V]; 0 at the drawn token, −inf elsewhere.
+
+        Raises:
+            SamplingCancelled: Nobody waits for the tokens any more.
         """
+        if self._cancelled is not None and self._cancelled.is_set():
+            raise SamplingCancelled
         # A copy: `generate` may hand out a view that the next step overwrites.
         logits = scores.to(torch.float32, copy=True)
         greedy = self.sampling.temperature == 0.0
@@ -61,9 +89,10 @@ class SeededSampler:
         return torch.minimum(tokens, last)
 
 
-def _uniform_stream(seed: int, length: int) -> Tensor:
+def _uniform_stream(stream: RowStream, length: int) -> Tensor:
     """[length] float64 in [0, 1); drawn on the CPU, so that a device does not change the text."""
-    return torch.rand(length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(stream.seed)
+    return torch.rand(stream.position + length, dtype=torch.float64, generator=generator)[stream.position :]
 
 
 def truncate(logits: Any, input_ids: Any, sampling: SamplingSettings) -> Tensor:

@@ -35,7 +35,8 @@ class ScriptedEngine(RolloutEngine):
         self.num_calls = 0
         """Calls of `generate` so far."""
         self.num_requests = 0
-        """Requests answered so far."""
+        """Responses begun so far."""
+        self._turns: dict[int, int] = {}
         self.cache_resets = 0
         """Finished weight updates so far; each forgets cached prefixes once."""
 
@@ -51,12 +52,13 @@ class ScriptedEngine(RolloutEngine):
     ) -> list[Completion]:
         """Return the scripted answers as token ids; see `RolloutEngine.generate`."""
         self.num_calls += 1
-        return [self._answer(request, sampling.max_new_tokens) for request in requests]
+        return [self._answer(request, request.max_new_tokens or sampling.max_new_tokens) for request in requests]
 
     def _answer(self, request: GenerationRequest, limit: int) -> Completion:
-        ids = list(self.policy.tokenizer(self._text(request.key), add_special_tokens=False)["input_ids"])
+        ids = list(self.policy.tokenizer(self._text(request), add_special_tokens=False)["input_ids"])
         if self.append_stop_id:
             ids.append(self.policy.stop_ids[0])
+        ids = ids[len(request.response_ids) :]
         finished = self.append_stop_id and len(ids) <= limit
         ids = ids[:limit]
         reason: FinishReason = "stop" if finished else "length"
@@ -67,11 +69,13 @@ class ScriptedEngine(RolloutEngine):
             finish_reason=reason,
         )
 
-    def _text(self, key: str) -> str:
-        index = self.num_requests
-        self.num_requests += 1
+    def _text(self, request: GenerationRequest) -> str:
+        key = request.key
+        if not request.response_ids or request.seed not in self._turns:
+            self._turns[request.seed] = self.num_requests
+            self.num_requests += 1
         if isinstance(self.answers, list):
-            return self.answers[index % len(self.answers)]
+            return self.answers[self._turns[request.seed] % len(self.answers)]
         for candidate in (key, key.rpartition("/")[0], "*"):
             if candidate in self.answers:
                 return self.answers[candidate]
