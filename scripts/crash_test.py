@@ -70,15 +70,7 @@ class Run:
             "trainer": {
                 "callbacks": [
                     {"class_path": "crash_test.UpdateLog", "init_args": {"path": str(self.log)}},
-                    {
-                        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
-                        "init_args": {
-                            "save_last": True,
-                            "save_top_k": 0,
-                            "every_n_train_steps": 1,
-                            "enable_version_counter": False,
-                        },
-                    },
+                    {"class_path": "NewestCheckpoint", "init_args": {"every_n_updates": 1}},
                 ],
                 "logger": {
                     "class_path": "lightning.pytorch.loggers.TensorBoardLogger",

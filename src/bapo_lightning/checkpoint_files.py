@@ -188,7 +188,7 @@ def _remove_unused(folder: Path) -> None:
     """Remove data files that no checkpoint of the folder names; in doubt nothing is removed."""
     used = set()
     for path in folder.glob("*.ckpt"):
-        if path.is_dir():
+        if path.is_dir() or path.name.startswith(_UNFINISHED):
             continue
         try:
             state = torch.load(path, map_location="cpu", mmap=True, weights_only=True).get(DATA_KEY)

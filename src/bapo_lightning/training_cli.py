@@ -22,6 +22,7 @@ from bapo_lightning.callbacks import (
     AIMEEvaluation,
     EntropyClipMonitor,
     GracefulStop,
+    NewestCheckpoint,
     PhaseProgressBar,
     PredictionWriter,
     RunSummary,
@@ -113,8 +114,9 @@ class BapoCLI(LightningCLI):
         permanent = [c for c in self._permanent_callbacks() if not any(isinstance(o, type(c)) for o in listed)]
         if any(isinstance(o, ProgressBar) for o in listed) or trainer_settings.get("enable_progress_bar") is False:
             permanent = [c for c in permanent if not isinstance(c, ProgressBar)]
-        if trainer_settings.get("enable_checkpointing") is False:
-            permanent = [c for c in permanent if not isinstance(c, ModelCheckpoint)]
+        newest_is_kept = any(isinstance(o, ModelCheckpoint) and o.save_last for o in listed)
+        if newest_is_kept or trainer_settings.get("enable_checkpointing") is False:
+            permanent = [c for c in permanent if not isinstance(c, NewestCheckpoint)]
         plugins = trainer_settings.get("plugins") or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -145,8 +147,7 @@ class BapoCLI(LightningCLI):
             SampleWriter(),
             RunSummary(),
             GracefulStop(),
-            # One checkpoint, always the newest, always loadable: it is replaced in one step.
-            ModelCheckpoint(save_last=True, save_top_k=0, save_on_train_epoch_end=True, enable_version_counter=False),
+            NewestCheckpoint(),
         ]
 
 

@@ -8,6 +8,7 @@ one, subclass ``lightning.pytorch.Callback`` and log with `log_at_update`, so th
 from bapo_lightning.callbacks.entropy_clip_monitor import EntropyClipMonitor
 from bapo_lightning.callbacks.evaluation import AIMEEvaluation
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
+from bapo_lightning.callbacks.newest_checkpoint import NewestCheckpoint
 from bapo_lightning.callbacks.predictions import PredictionWriter
 from bapo_lightning.callbacks.progress import PhaseProgressBar
 from bapo_lightning.callbacks.samples import SampleWriter
@@ -17,6 +18,7 @@ __all__ = [
     "AIMEEvaluation",
     "EntropyClipMonitor",
     "GracefulStop",
+    "NewestCheckpoint",
     "PhaseProgressBar",
     "PredictionWriter",
     "RunSummary",
