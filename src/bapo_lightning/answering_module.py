@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch import LightningModule
 
-from bapo_lightning.types import Sealed
+from bapo_lightning.types import RolloutPhase, Sealed, Trajectory
 
 if TYPE_CHECKING:
     from bapo_lightning.answering import Answer, AnswerRequest
@@ -44,6 +44,10 @@ class AnsweringModule(LightningModule):
         """Predict with the weights of the moment."""
         self.data.sync_engine()
 
-    def predict_step(self, batch: "list[AnswerRequest]", batch_idx: int) -> "Sealed[list[Answer]]":
-        """Answer prompts of the task; sealed, since Lightning would walk through the records."""
+    def predict_step(
+        self, batch: "list[AnswerRequest] | RolloutPhase", batch_idx: int
+    ) -> "Sealed[list[Answer]] | Sealed[list[Trajectory]]":
+        """Answer prompts of the task, or sample a rollout phase; sealed, since Lightning would walk through records."""
+        if isinstance(batch, RolloutPhase):
+            return Sealed(self.data.roll_out_to_keep())
         return Sealed(self.data.answer(batch))

@@ -13,6 +13,8 @@ COMMANDS = {
     "validate": "run the benchmarks on a policy or checkpoint",
     "test": "the same as validate",
     "predict": "sample a response to every prompt of the task",
+    "rollout": "sample training rollouts with fixed weights and write them to files",
+    "replay": "train strategies side by side on the same rollout files",
 }
 
 EXIT_DONE, EXIT_FAILED, EXIT_INPUT = 0, 1, 2
@@ -32,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if first not in COMMANDS and not any(a in ("-c", "--config") or a.startswith("--config=") for a in arguments):
         _top_level_parser().parse_args(arguments)
     try:
+        if first == "replay":
+            from bapo_lightning.replay_command import run as replay
+
+            return replay([a for i, a in enumerate(arguments) if i != arguments.index("replay")])
         from bapo_lightning.training_cli import run
 
         return run(arguments)

@@ -161,6 +161,10 @@ class Collector:
         """Phases after which every response is finished."""
         return -(-self.sampling.max_new_tokens // (self.rollout.token_budget or self.sampling.max_new_tokens))
 
+    def cancel(self) -> None:
+        """Let a `collect` in another thread end early; what it samples is not wanted any more."""
+        self.engine.cancelled.set()
+
     def _num_unfinished_responses(self) -> int:
         return sum(not t.is_finished for group in self._open.values() for t in group)
 

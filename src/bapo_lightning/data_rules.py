@@ -19,6 +19,26 @@ def check_budget(rollout: RolloutSettings, sampling: SamplingSettings) -> None:
         )
 
 
+def check_counts(*, group_size: int, groups_per_phase: int, inner_epochs: int, max_generations: int) -> None:
+    """Refuse counts that leave nothing to do.
+
+    Raises:
+        InputError: One is too small.
+    """
+    if group_size < 2:
+        raise InputError(
+            f"data.group_size must be at least 2, got {group_size}: a group of one has no baseline, so every advantage "
+            "would be 0"
+        )
+    for name, value in (
+        ("groups_per_phase", groups_per_phase),
+        ("inner_epochs", inner_epochs),
+        ("max_generations", max_generations),
+    ):
+        if value < 1:
+            raise InputError(f"data.{name} must be at least 1, got {value}")
+
+
 def checked_lag(lag: int | None, updates_per_phase: int, overlap: bool) -> int:
     """The lag in policy updates.
 
@@ -45,6 +65,26 @@ def checked_lag(lag: int | None, updates_per_phase: int, overlap: bool) -> int:
             "leave it out"
         )
     return lag
+
+
+def check_frozen(rollouts: str | None, rollout: RolloutSettings, lag: int | None, max_generations: int) -> None:
+    """Refuse settings of sampling beside rollouts that are frozen.
+
+    Raises:
+        InputError: One is set.
+    """
+    if rollouts is None:
+        return
+    for key, is_set in (
+        ("rollout.token_budget", rollout.token_budget is not None),
+        ("rollout.overlap", rollout.overlap),
+        ("lag", bool(lag)),
+        ("max_generations", max_generations > 1),
+    ):
+        if is_set:
+            raise InputError(
+                f"data.{key} is about sampling, but data.rollouts = {rollouts!r} are sampled; leave it out"
+            )
 
 
 def check_buffer(

@@ -2,45 +2,32 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from bapo_lightning.advantages import AdvantageEstimator, GroupAdvantage
 from bapo_lightning.answering_data import AnsweringDataModule
-from bapo_lightning.background import BackgroundJob
-from bapo_lightning.checkpoint_files import is_beside
-from bapo_lightning.collection import assign_advantages
-from bapo_lightning.collector import Collected, Collector, describe
-from bapo_lightning.data_rules import check_budget, check_buffer, checked_lag
+from bapo_lightning.collector import Collector
+from bapo_lightning.data_rules import check_budget, check_buffer, check_counts, check_frozen, checked_lag
+from bapo_lightning.dealing import Dealing
 from bapo_lightning.errors import InputError
+from bapo_lightning.frozen import FrozenSource
 from bapo_lightning.phase_queue import PhaseQueue
 from bapo_lightning.proximal import proximal_log_probs, with_proximal_log_probs
-from bapo_lightning.replay import PhaseLoader, ReplayBuffer, group_trajectories, rank_share, update_order
+from bapo_lightning.replay import PhaseLoader, ReplayBuffer, update_order
+from bapo_lightning.resuming import check_data_state
 from bapo_lightning.rewards import MathReward, Reward
 from bapo_lightning.rollout import HFEngine, RolloutEngine, RolloutSettings
+from bapo_lightning.supply import GroupSupply
 from bapo_lightning.tasks import PromptSource
-from bapo_lightning.types import SamplingSettings, Sealed, TokenBatch, Trajectory
+from bapo_lightning.types import RolloutPhase, SamplingSettings, Sealed, TokenBatch, Trajectory
 
 log = logging.getLogger(__name__)
-
-SECONDS_TO_STOP = 60.0
-"""How long the end of a run waits for a background rollout to notice that it is not wanted any more."""
-
-
-@dataclass(frozen=True)
-class _Dealing:
-    """How a phase was sampled and is dealt out.
-
-    A phase that a checkpoint interrupted ends as it began, whatever the config says now; the next goes by the config.
-    """
-
-    groups_per_update: int
-    inner_epochs: int
-    temperature: float
-    length_limit: int
 
 
 class ReplayDataModule(AnsweringDataModule):
@@ -69,6 +56,9 @@ class ReplayDataModule(AnsweringDataModule):
         max_generations: How often a phase may start groups in place of those that teach nothing (DAPO's dynamic
             sampling), ≥ 1. More than 1 needs a buffer with ``drop_uniform``, which is what None then is. With fewer
             groups in the end, the phase has fewer updates.
+        rollouts: Train on the groups of these rollout files (a Parquet file or a folder of them) instead of sampling;
+            the run ends when all are trained on. Versions count from the weights that it starts from.
+        accept_changed_prompts: Go on from a checkpoint although the prompts are not those it was made with.
         max_prompt_tokens: Longer prompts are dropped and counted, never cut.
         seed: Seeds every draw of the run. On the command line it is ``--seed_everything``.
 
@@ -92,6 +82,8 @@ class ReplayDataModule(AnsweringDataModule):
         lag: int | None = None,
         max_generations: int = 1,
         max_prompt_tokens: int = 1024,
+        rollouts: str | None = None,
+        accept_changed_prompts: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -102,20 +94,16 @@ class ReplayDataModule(AnsweringDataModule):
             max_prompt_tokens,
             seed,
         )
-        if group_size < 2:
-            raise InputError(
-                f"data.group_size must be at least 2, got {group_size}: a group of one has no baseline, so every "
-                "advantage would be 0"
-            )
-        for name, value in (
-            ("groups_per_phase", groups_per_phase),
-            ("inner_epochs", inner_epochs),
-            ("max_generations", max_generations),
-        ):
-            if value < 1:
-                raise InputError(f"data.{name} must be at least 1, got {value}")
+        check_counts(
+            group_size=group_size,
+            groups_per_phase=groups_per_phase,
+            inner_epochs=inner_epochs,
+            max_generations=max_generations,
+        )
         sampling.require_full_distribution("data.sampling")
         check_budget(rollout, sampling)
+        check_frozen(rollouts, rollout, lag, max_generations)
+        self.accept_changed_prompts = accept_changed_prompts
         self.advantage = GroupAdvantage() if advantage is None else advantage
         updates_per_phase = len(update_order(groups_per_phase, groups_per_update, inner_epochs, seed=0, phase=0))
         self.rollout = rollout
@@ -151,6 +139,11 @@ class ReplayDataModule(AnsweringDataModule):
             replays=replays,
             seed=seed,
         )
+        self.frozen = (
+            FrozenSource(rollouts, sampling, groups_per_phase=groups_per_phase, drop_uniform=self.buffer.drop_uniform)
+            if rollouts
+            else None
+        )
         self.collector = Collector(
             self.engine,
             self.reward,
@@ -162,16 +155,17 @@ class ReplayDataModule(AnsweringDataModule):
             drop_uniform=self.buffer.drop_uniform,
             seed=seed,
         )
-        self._job: BackgroundJob[Collected] | None = None
-        self._metrics_of_job: dict[str, float] = {}
+        self.supply = GroupSupply(self.frozen or self.collector, self.queue, self.advantage, group_size)
+        self.phases_to_roll_out = 0
+        """Set by `bapo rollout`."""
         self._attached = False
         self._phase = -1
         self._dealing = self._typed_dealing()
         self._restored = False
         self._proximal_log_probs: Tensor | None = None
 
-    def _typed_dealing(self) -> "_Dealing":
-        return _Dealing(
+    def _typed_dealing(self) -> Dealing:
+        return Dealing(
             groups_per_update=self.groups_per_update,
             inner_epochs=self.inner_epochs,
             temperature=self.sampling.temperature,
@@ -196,13 +190,27 @@ class ReplayDataModule(AnsweringDataModule):
                     f"got {self.trainer.reload_dataloaders_every_n_epochs}"  # type: ignore[attr-defined]
                 )
 
+            if self.frozen:
+                self._end_with_the_data(self.frozen.num_phases)
         self.engine.cancelled.clear()
         self._attached = False
 
-    def _attach_collector(self) -> None:
-        """Hand the prompts and the place among the ranks over, once the model is there."""
+    def _end_with_the_data(self, num_phases: int) -> None:
+        assert self.trainer is not None
+        wanted = self.trainer.max_epochs
+        if wanted is None or wanted < 0 or wanted > num_phases:
+            log.warning(
+                "data.rollouts holds %d phases of %d groups; the run ends then", num_phases, self.groups_per_phase
+            )
+            self.trainer.fit_loop.max_epochs = num_phases
+
+    def _attach_source(self) -> None:
+        """Hand the prompts and the place among the ranks over, once the model is there. Collective."""
         assert self.trainer is not None
         self._attached = True
+        if self.frozen:
+            self.frozen.require_vocabulary(self.module.policy.vocabulary_size)
+            return
         # The background thread must not talk between the messages of training.
         apart = self.rollout.overlap and self.trainer.world_size > 1
         self.collector.attach(
@@ -218,52 +226,41 @@ class ReplayDataModule(AnsweringDataModule):
     def train_dataloader(self) -> PhaseLoader[Sealed[TokenBatch]]:
         """Roll out the next phase, or rebuild the phase that a checkpoint was taken in; then deal its updates."""
         assert self.trainer is not None
+        if not self._attached:
+            self._attach_source()
         if self._restored:
             # The loader's position is restored too: in the middle of the phase, or at its end.
             self._restored = False
         else:
             self._roll_out(self._phase + 1)
-        dealing = self._dealing
         groups = self.queue.present_groups()
         if self._proximal_log_probs is not None:
             groups = with_proximal_log_probs(groups, self._proximal_log_probs)
-        policy = self.module.policy
-
-        def collate(trajectories: list[Trajectory]) -> Sealed[TokenBatch]:
-            if self._job is not None:
-                self._job.raise_if_failed()
-            batch = TokenBatch.from_trajectories(
-                trajectories,
-                pad_id=policy.pad_id,
-                temperature=dealing.temperature,
-                length_limit=dealing.length_limit,
-            )
-            return Sealed(batch)
-
-        order = update_order(
-            len(groups), dealing.groups_per_update, dealing.inner_epochs, seed=self.seed, phase=self._phase
+        return self._dealing.loader(
+            groups,
+            pad_id=self.module.policy.pad_id,
+            seed=self.seed,
+            phase=self._phase,
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+            before_batch=self.supply.raise_if_failed,
         )
-        rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        return PhaseLoader(groups, [rank_share(update, rank, world_size) for update in order], collate)
 
     def _roll_out(self, phase: int) -> None:
         """Have enough groups sampled and choose those of this phase. Collective: every rank calls it."""
         assert self.trainer is not None
         started = time.perf_counter()
-        self._take_over_job()
-        metrics, self._metrics_of_job = self._metrics_of_job, {}
+        self.supply.take_over()
         waited = time.perf_counter() - started
-        version = self.sync_engine()
-        if not self._attached:
-            self._attach_collector()
+        version = self.module.updates_done if self.frozen else self.sync_engine()
         last_version = version + self._updates_per_phase - 1
         self.queue.retire(last_version)
         # With overlap the youngest groups are sampled beside the phase that begins.
         ahead = self.lag_phases + (0 if self.rollout.overlap else 1)
-        fresh: list[Collected] = []
         while self.queue.num_waiting < ahead:
-            fresh.append(self.collector.collect(self.queue.num_ready, self._oldest_useful_version(version)))
-            self._take_in(fresh[-1])
+            self.supply.collect(self._oldest_useful_version(last_version))
+        if self.frozen:
+            self.frozen.require_known_versions(version)
         chosen = self.queue.draw(phase, last_version, self.trainer.world_size)
         self._dealing = replace(self._typed_dealing(), groups_per_update=chosen.groups_per_update)
         if len(chosen.groups) < self.groups_per_phase and self.rollout.token_budget is None:
@@ -275,42 +272,24 @@ class ReplayDataModule(AnsweringDataModule):
             )
         self._phase = phase
         self.phase_trajectories = [trajectory for group in chosen.groups for trajectory in group]
-        if self.rollout.overlap:
-            wanted = self.queue.num_ready, self._oldest_useful_version(version)
-            self._job = BackgroundJob(lambda: self.collector.collect(*wanted), f"rollouts beside phase {phase}")
-            metrics["time/rollout_wait_seconds"] = waited
-        self._proximal_log_probs = self._score_phase() if self.module.clipping.needs_proximal else None
         self.phase_metrics = {
-            **(describe(fresh, self.group_size) if fresh else {}),
-            **metrics,
-            "rollout/dropped_prompts": float(self.deck.num_dropped),
+            **self.supply.metrics(),
+            "rollout/dropped_prompts": 0.0 if self.frozen else float(self.deck.num_dropped),
             "buffer/groups": float(len(self.buffer)),
         }
+        if self.rollout.overlap:
+            self.supply.begin(self._oldest_useful_version(last_version))
+            self.phase_metrics["time/rollout_wait_seconds"] = waited
+        self._proximal_log_probs = self._score_phase() if self.module.clipping.needs_proximal else None
 
-    def _oldest_useful_version(self, version: int) -> int | None:
+    def _oldest_useful_version(self, last_version: int) -> int | None:
         """Version below which a token is too old for the last update of the phase that is sampled now."""
         limit = self.buffer.max_staleness
-        return None if limit is None else version + self.lag + self._updates_per_phase - 1 - limit
-
-    def _take_in(self, collected: Collected) -> None:
-        """Give groups their advantages and put them into the buffer."""
-        kept = [trajectory for group in collected.filled.kept for trajectory in group]
-        if kept:
-            kept = assign_advantages(kept, self.advantage, self._phase + 1)
-        self.queue.add(group_trajectories(kept))
-        self.buffer.counts.dropped_uniform += collected.filled.num_uniform
-
-    def _take_over_job(self) -> None:
-        """Wait for the background rollout, if there is one, and take its groups in."""
-        job, self._job = self._job, None
-        if job is not None:
-            collected = job.result()
-            self._take_in(collected)
-            self._metrics_of_job = describe([collected], self.group_size)
+        return None if limit is None else last_version + self.lag - limit
 
     def sync_engine(self) -> int:
         """Bring the engine to the policy's weights, once it has finished what it samples in the background."""
-        self._take_over_job()
+        self.supply.take_over()
         return super().sync_engine()
 
     def _score_phase(self) -> Tensor:
@@ -325,23 +304,33 @@ class ReplayDataModule(AnsweringDataModule):
             precision=self.trainer.precision_plugin.forward_context(),
         )
 
+    # --- rollouts to keep ---------------------------------------------------------------------------------------------
+
+    def predict_dataloader(self) -> Iterable[Any]:
+        """One batch a phase for `bapo rollout`; else one response to each prompt of the task."""
+        if self.phases_to_roll_out == 0:
+            return super().predict_dataloader()
+        return DataLoader([Sealed(RolloutPhase(n)) for n in range(self.phases_to_roll_out)], batch_size=None)  # type: ignore[arg-type]
+
+    def roll_out_to_keep(self) -> list[Trajectory]:
+        """Sample one phase of whole, scored groups and put none into the buffer. Collective."""
+        if not self._attached:
+            self._attach_source()
+        return [t for group in self.collector.collect().filled.kept for t in group]
+
     # --- state --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to draw and train on what the straight run would have.
-
-        A rollout in the background is waited for: its weights will be gone.
-        """
-        self._take_over_job()
+        """Everything that a resumed run needs to draw and train on what the straight run would have."""
         return {
             "phase": self._phase,
             "dealing": asdict(self._dealing),
             "lag": self.lag,
             "proximal_log_probs": self._proximal_log_probs,
+            # First, as it waits for groups that the queue takes in.
+            "supply": self.supply.state_dict(),
             "queue": self.queue.state_dict(),
-            "collector": self.collector.state_dict(),
-            "metrics_of_job": dict(self._metrics_of_job),
-            "prompts": self.deck.fingerprint,
+            "prompts": self._fingerprint(),
             "seed": self.seed,
         }
 
@@ -351,33 +340,20 @@ class ReplayDataModule(AnsweringDataModule):
         Raises:
             InputError: The prompts or the seed are not those of the checkpoint.
         """
-        if is_beside(state_dict):
-            raise InputError(
-                "ckpt_path: the data state of this checkpoint lies in a file beside it; give the Trainer "
-                "plugins=[bapo_lightning.checkpoint_files.RunCheckpointIO()]"
-            )
-        if state_dict["prompts"] != self.deck.fingerprint:
-            raise InputError(
-                "data.task: the prompts are not those of the checkpoint, so the run cannot go on where it stopped; "
-                "give the same data (and data.max_prompt_tokens), or start a new run from exported weights"
-            )
-        if state_dict["seed"] != self.seed:
-            raise InputError(
-                f"seed_everything is {self.seed}, but the checkpoint was made with {state_dict['seed']}; a run goes on "
-                "with its own seed"
-            )
-        if state_dict["lag"] != self.lag:
-            raise InputError(
-                f"data.lag is {self.lag}, but the checkpoint was made with {state_dict['lag']}: groups are waiting for "
-                "their phases, and would be lost or come at another age; go on with the same lag"
-            )
+        check_data_state(
+            state_dict,
+            prompts=self._fingerprint(),
+            prompts_key="data.rollouts" if self.frozen else "data.task",
+            accept_changed_prompts=self.accept_changed_prompts,
+            seed=self.seed,
+            lag=self.lag,
+        )
         self._phase = state_dict["phase"]
-        self._dealing = _Dealing(**state_dict["dealing"])
+        self._dealing = Dealing(**state_dict["dealing"])
         self._proximal_log_probs = state_dict["proximal_log_probs"]
-        self._metrics_of_job = dict(state_dict["metrics_of_job"])
         self.queue.load_state_dict(state_dict["queue"])
-        self.collector.load_state_dict(state_dict["collector"])
-        held = self.queue.holds_more or bool(self.collector.open_groups)
+        self.supply.load_state_dict(state_dict["supply"])
+        held = self.queue.holds_more or bool(self.supply.source.open_groups)
         if self._dealing.temperature != self.sampling.temperature and held:
             raise InputError(
                 f"data.sampling.temperature is {self.sampling.temperature}, but the checkpoint holds groups that were "
@@ -386,20 +362,16 @@ class ReplayDataModule(AnsweringDataModule):
             )
         self._restored = self._phase >= 0
 
+    def _fingerprint(self) -> str:
+        return self.frozen.fingerprint if self.frozen else self.deck.fingerprint
+
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def on_exception(self, exception: BaseException) -> None:
-        """Stop the background rollout, since nothing will be trained on it."""
-        self._stop_job()
+        """Stop a background rollout, since nothing will be trained on it."""
+        self.supply.stop()
 
     def teardown(self, stage: str) -> None:
-        """Stop the background rollout and the reward's worker processes."""
-        self._stop_job()
+        """Stop a background rollout and the reward's worker processes."""
+        self.supply.stop()
         super().teardown(stage)
-
-    def _stop_job(self) -> None:
-        job, self._job = self._job, None
-        if job is not None:
-            self.engine.cancelled.set()
-            if not job.wait(SECONDS_TO_STOP):
-                log.warning("the background rollout did not stop within %.0f s; it is left behind", SECONDS_TO_STOP)

@@ -1,9 +1,15 @@
 """What is checked and put right in a checkpoint before a run goes on from it."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from bapo_lightning.checkpoint_files import is_beside
+from bapo_lightning.errors import InputError
+
+log = logging.getLogger(__name__)
 
 
 def weight_differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
@@ -39,3 +45,44 @@ def reopen_unfinished_phase(checkpoint: dict[str, Any]) -> None:
         for progress in (epochs["current"], epochs["total"]):
             progress["processed"] -= 1
             progress["completed"] = min(progress["completed"], progress["processed"])
+
+
+def check_data_state(
+    state: Mapping[str, Any], *, prompts: str, prompts_key: str, accept_changed_prompts: bool, seed: int, lag: int
+) -> None:
+    """Refuse data state that the run would not go on with where it stopped.
+
+    Args:
+        state: State of the DataModule, from a checkpoint.
+        prompts: Fingerprint of the prompts that the run has now.
+        prompts_key: The config key they come from.
+        accept_changed_prompts: Go on with other prompts, with a warning.
+        seed: The seed of the run.
+        lag: In policy updates.
+
+    Raises:
+        InputError: Something differs.
+    """
+    if is_beside(state):
+        raise InputError(
+            "ckpt_path: the data state of this checkpoint lies in a file beside it; give the Trainer "
+            "plugins=[bapo_lightning.checkpoint_files.RunCheckpointIO()]"
+        )
+    if state["prompts"] != prompts:
+        if not accept_changed_prompts:
+            raise InputError(
+                f"{prompts_key}: the prompts are not those of the checkpoint, so the run cannot go on where it was: "
+                "give the same data (and data.max_prompt_tokens), or go on with the new ones by "
+                "data.accept_changed_prompts=true"
+            )
+        log.warning("the prompts are not those of the checkpoint; the run goes on with the new ones")
+    if state["seed"] != seed:
+        raise InputError(
+            f"seed_everything is {seed}, but the checkpoint was made with {state['seed']}; a run goes on with its own "
+            "seed"
+        )
+    if state["lag"] != lag:
+        raise InputError(
+            f"data.lag is {lag}, but the checkpoint was made with {state['lag']}: groups are waiting for their phases, "
+            "and would be lost or come at another age; go on with the same lag"
+        )

@@ -40,6 +40,7 @@ from bapo_lightning.config_rules import (
 from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError, input_error_behind
 from bapo_lightning.module import PolicyModule
+from bapo_lightning.rollout_command import RolloutTrainer
 from bapo_lightning.runs import RunFolder, inspect_checkpoint
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -60,6 +61,11 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 class BapoCLI(LightningCLI):
     """Adds the links, checks and permanent callbacks of a run."""
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Lightning's commands, and `bapo rollout`."""
+        return {**LightningCLI.subcommands(), "rollout": {"model", "datamodule"}}
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed for everything."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
@@ -71,6 +77,9 @@ class BapoCLI(LightningCLI):
         """Find the checkpoint to go on from, and check it, before anything is built."""
         self._first_new_update: int | None = None
         settings = self.config[self.subcommand]
+        if self.subcommand == "rollout":
+            # What it leaves behind lies in its own folder.
+            settings.trainer.logger = False
         logger = settings.trainer.logger
         self.run_folder = RunFolder.from_logger_settings(logger) if logger else None
         if settings.get("weights_only") is None:
@@ -135,6 +144,12 @@ class BapoCLI(LightningCLI):
             )
         return trainer
 
+    def after_rollout(self) -> None:
+        """The config beside the rollouts, which reruns as is."""
+        if self.trainer.is_global_zero:
+            text = self._parser("rollout").dump(self.config["rollout"], skip_none=False)
+            (Path(self.config["rollout"].out) / "config.yaml").write_text(text, encoding="utf-8")
+
     def _permanent_callbacks(self) -> list[Callback]:
         always: list[Callback] = [PhaseProgressBar()]
         if self.subcommand == "predict":
@@ -177,6 +192,7 @@ def run(arguments: Sequence[str]) -> int:
         BapoCLI(
             PolicyModule,
             ReplayDataModule,
+            trainer_class=RolloutTrainer,
             args=list(arguments),
             parser_class=ConfigParser,
             parser_kwargs={"prog": "bapo", "parser_mode": "omegaconf+"},

@@ -342,6 +342,14 @@ class Sealed(Generic[Content]):
 
 
 @dataclass(frozen=True)
+class RolloutPhase:
+    """A batch of `bapo rollout`: one phase of training rollouts is to be sampled."""
+
+    number: int
+    """From 0."""
+
+
+@dataclass(frozen=True)
 class MetricSum:
     """A metric as (sum, count), so that a mean over ranks or micro-batches is never a mean of means."""
 

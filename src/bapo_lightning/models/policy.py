@@ -163,6 +163,12 @@ class Policy(nn.Module):
         """Longest sequence in tokens, prompt and response together, that the model has positions for."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids that the model has an embedding for."""
+        size: int = self.model.get_input_embeddings().num_embeddings
+        return size
+
     def decode(self, completion: Completion) -> str:
         """The text of a completion, without special tokens: what rewards and people read."""
         text: str = self.tokenizer.decode(list(completion.token_ids), skip_special_tokens=True)

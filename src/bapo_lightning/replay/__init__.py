@@ -6,7 +6,7 @@
 - `update_order` and `rank_share` decide which groups make which update, on which rank.
 - `PhaseLoader` serves the updates of one rollout phase and resumes in the middle.
 - `pack_trajectories` and `unpack_trajectories` turn trajectories into tensors for checkpoints, exactly.
-
+- `write_rollouts` and `read_rollouts` keep trajectories in Parquet files that anyone can read and make.
 - `UniformSampler`, `OldestFirstSampler`, `RecencySampler`, `PrioritySampler` and `MixedSampler` decide which groups are
   drawn.
 
@@ -18,6 +18,7 @@ from bapo_lightning.replay.buffer import NotEnoughGroups, ReplayBuffer
 from bapo_lightning.replay.groups import Group, group_trajectories, is_uniform
 from bapo_lightning.replay.loader import PhaseLoader
 from bapo_lightning.replay.packing import pack_trajectories, unpack_trajectories
+from bapo_lightning.replay.rollout_files import FrozenRollouts, read_rollouts, write_rollouts
 from bapo_lightning.replay.samplers import (
     GroupSampler,
     MixedSampler,
@@ -30,6 +31,7 @@ from bapo_lightning.replay.schedule import rank_share, update_order
 from bapo_lightning.replay.staleness import newest_version, oldest_version, staleness
 
 __all__ = [
+    "FrozenRollouts",
     "Group",
     "GroupSampler",
     "MixedSampler",
@@ -46,7 +48,9 @@ __all__ = [
     "oldest_version",
     "pack_trajectories",
     "rank_share",
+    "read_rollouts",
     "staleness",
     "unpack_trajectories",
     "update_order",
+    "write_rollouts",
 ]
