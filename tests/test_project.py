@@ -17,7 +17,7 @@ import bapo_lightning
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
-DROP_IN_FOLDERS = ("clipping", "evaluation", "hardware")
+DROP_IN_FOLDERS = ("clipping", "evaluation", "hardware", "off_policy")
 HEAVY = ("torch", "lightning", "transformers")
 
 
@@ -72,7 +72,7 @@ def shipped_configs() -> list[str]:
 
 
 def test_configs_are_found():
-    assert {"quickstart.yaml", "clipping/bapo.yaml"} <= set(shipped_configs())
+    assert {"quickstart.yaml", "clipping/bapo.yaml", "off_policy/partial.yaml"} <= set(shipped_configs())
 
 
 @pytest.mark.parametrize("name", shipped_configs())

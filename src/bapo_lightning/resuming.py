@@ -68,6 +68,11 @@ def check_data_state(
             "ckpt_path: the data state of this checkpoint lies in a file beside it; give the Trainer "
             "plugins=[bapo_lightning.checkpoint_files.RunCheckpointIO()]"
         )
+    if missing := {"phase", "dealing", "lag", "queue", "supply", "prompts", "seed"} - state.keys():
+        raise InputError(
+            f"ckpt_path: the data state of this checkpoint has no {', '.join(sorted(missing))}; it was made by another "
+            "version of bapo_lightning and cannot be gone on from"
+        )
     if state["prompts"] != prompts:
         if not accept_changed_prompts:
             raise InputError(

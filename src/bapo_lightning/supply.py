@@ -57,9 +57,10 @@ class GroupSupply:
         Raises:
             BaseException: What it raised.
         """
-        job, self._job = self._job, None
-        if job is not None:
-            collected = job.result()
+        if self._job is not None:
+            # Kept until its result is there, so that an interrupted wait can still stop it.
+            collected = self._job.result()
+            self._job = None
             self._take_in(collected)
             self._metrics_of_job = describe([collected], self.group_size)
 

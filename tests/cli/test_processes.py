@@ -10,6 +10,8 @@ import yaml
 from command import finish, start, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bapo_lightning.checkpoint_files import RunCheckpointIO
+
 
 def load(path):
     return torch.load(path, weights_only=True)
@@ -127,25 +129,43 @@ def test_two_ranks_equal_one_process(model_folder, tmp_path, micro_batch_size, c
         torch.testing.assert_close(weights_two[name], value, atol=2e-5, rtol=1e-4)
 
 
+TWO_RANKS = ["--trainer.strategy=ddp", "--trainer.devices=2"]
+
+
 @pytest.mark.dist
-def test_a_checkpoint_of_two_ranks_goes_on_in_one_process(model_folder, tmp_path):
-    """Groups are on every rank, so nothing is lost or doubled when the number of ranks changes."""
+@pytest.mark.parametrize(
+    ("first", "then", "data"),
+    [
+        (TWO_RANKS, [], {"rollout": {"token_budget": 2}}),
+        ([], TWO_RANKS, {"rollout": {"token_budget": 2, "overlap": True}}),
+    ],
+)
+def test_a_run_goes_on_with_another_number_of_ranks(model_folder, tmp_path, first, then, data):
+    """Groups, also those under way, are on every rank, so nothing is lost or doubled when their number changes."""
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
-    config = write_config(tmp_path, model_folder(), model={"optimizer": sgd}, trainer={"max_epochs": 3})
-    two = ["--trainer.strategy=ddp", "--trainer.devices=2"]
-    code, output = finish(start("fit", "--config", config, *two, "--trainer.max_steps=3"))
+    config = write_config(tmp_path, model_folder(), model={"optimizer": sgd}, trainer={"max_epochs": 3}, data=data)
+    code, output = finish(start("fit", "--config", config, *first, "--trainer.max_steps=3"))
     assert code == 0, output
     checkpoint = tmp_path / "runs/test/version_0/checkpoints/last.ckpt"
     assert load(checkpoint)["global_step"] == 3
-    code, output = finish(start("fit", "--config", config, "--ckpt_path", "last"))
+    code, output = finish(start("fit", "--config", config, *then, "--ckpt_path", "last"))
     assert code == 0, output
     code, output = finish(start("fit", "--config", config, "--trainer.logger.init_args.name=straight"))
     assert code == 0, output
     resumed, straight = (
-        load(tmp_path / f"runs/{name}/version_0/checkpoints/last.ckpt") for name in ("test", "straight")
+        RunCheckpointIO().load_checkpoint(tmp_path / f"runs/{name}/version_0/checkpoints/last.ckpt")
+        for name in ("test", "straight")
     )
     for name, value in straight["state_dict"].items():
         torch.testing.assert_close(resumed["state_dict"][name], value, atol=2e-5, rtol=1e-4)
+    states = [checkpoint["ReplayDataModule"] for checkpoint in (resumed, straight)]
+    for packed in ("buffer", "open"):
+        both = [(s["queue"] | s["supply"]["source"])[packed] for s in states]
+        both = [b.get("trajectories", b) for b in both]
+        assert len(both[0]["token_ids"]) > 0
+        for column in ("group_id", "token_ids", "policy_versions", "finish_reason"):
+            found, expected = (list(b[column]) for b in both)
+            assert found == expected, (packed, column)
 
 
 @pytest.mark.dist

@@ -10,7 +10,7 @@ from bapo_lightning.datamodule import ReplayDataModule
 from bapo_lightning.errors import InputError
 from bapo_lightning.models import Policy
 from bapo_lightning.module import PolicyModule
-from bapo_lightning.replay import ReplayBuffer
+from bapo_lightning.replay import MixedSampler, OldestFirstSampler, ReplayBuffer
 from bapo_lightning.rollout import HFEngine, RolloutSettings, ScriptedEngine
 from bapo_lightning.types import SamplingSettings, Score
 
@@ -201,6 +201,26 @@ def test_lag_is_the_age_of_every_token(model_folder, lag):
     first_phases = lag // 4 + 1
     assert engine.asked == [(0, 16)] * first_phases + [(4 * p, 16) for p in range(1, 5)]
     assert len(data.buffer) == 4 * first_phases
+
+
+@pytest.mark.parametrize("phases_held", [1, 2, 3])
+def test_replaying_the_oldest_is_an_exact_age(model_folder, phases_held):
+    """A buffer of n phases, oldest first: phase p trains on what phase p-n+1 sampled, 4 updates older for each."""
+    buffer = ReplayBuffer(capacity=4 * phases_held, sampler=OldestFirstSampler())
+    updates, data = fit(model_folder(), buffer=buffer, trainer={"max_epochs": 5})
+    for number, update in enumerate(updates):
+        ages = (update.version - update.batch.policy_versions[update.batch.response_mask]).unique().tolist()
+        phase, inner = divmod(number, 4)
+        assert ages == [4 * min(phases_held - 1, phase) + inner], number
+    assert data.phase_metrics["buffer/groups"] == 4 * phases_held
+
+
+def test_a_fixed_part_of_every_phase_is_fresh(model_folder):
+    """Two of four groups were sampled by the weights that the phase begins with, two by older ones."""
+    buffer = ReplayBuffer(capacity=12, sampler=MixedSampler(fresh_fraction=0.5))
+    _, data = fit(model_folder(), buffer=buffer, trainer={"max_epochs": 5})
+    newest = [t.completion.policy_versions[0] for t in data.phase_trajectories[::4]]
+    assert sorted(v == 16 for v in newest) == [False, False, True, True]
 
 
 def test_lag_trains_on_the_same_prompts_in_the_same_phases(model_folder):

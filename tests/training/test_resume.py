@@ -63,6 +63,7 @@ def run(
     lag=None,
     temperature=1.0,
     rollout=RolloutSettings(),
+    accept_changed_prompts=False,
     **settings,
 ):
     torch.manual_seed(0)
@@ -86,6 +87,7 @@ def run(
         max_generations=max_generations,
         lag=lag,
         rollout=rollout,
+        accept_changed_prompts=accept_changed_prompts,
     )
     watch = Watch()
     every_update = ModelCheckpoint(
@@ -308,6 +310,17 @@ def test_other_prompts_are_refused(model_folder, tmp_path):
     run(model_folder, tmp_path / "a")
     with pytest.raises(InputError, match=r"data\.task"):
         run(model_folder, tmp_path / "b", ckpt_path=tmp_path / "a" / "update_step=5.ckpt", num_prompts=11)
+
+
+def test_other_prompts_are_accepted_when_told(model_folder, tmp_path, caplog):
+    """The interrupted phase ends on its own groups; the next draws from the new prompts, at the same count."""
+    _, _, _, straight = run(model_folder, tmp_path / "a")
+    path = tmp_path / "a" / "update_step=5.ckpt"
+    *_, data, again = run(model_folder, tmp_path / "b", ckpt_path=path, num_prompts=3, accept_changed_prompts=True)
+    assert "not those of the checkpoint" in caplog.text
+    assert [again.updates[n] for n in (6, 7, 8)] == [straight.updates[n] for n in (6, 7, 8)]
+    drawn = {tuple(i for i in row if i != 2) for n in range(9, 13) for row in again.updates[n][5]}
+    assert drawn == {encoded.ids for encoded in data.deck.prompts}
 
 
 def test_a_checkpoint_of_another_model_is_refused(model_folder, tmp_path):

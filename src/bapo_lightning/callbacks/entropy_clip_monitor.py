@@ -123,6 +123,9 @@ class EntropyClipMonitor(Callback):
             "histogram/ratio": ratios,
             "histogram/entropy": gather_values(trainer, update.entropy[mask], self.max_histogram_values),
             "histogram/advantage": gather_values(trainer, update.batch.advantages[mask], self.max_histogram_values),
+            "histogram/age": gather_values(
+                trainer, (update.version - update.batch.policy_versions[mask]).float(), self.max_histogram_values
+            ),
             "histogram/length": gather_values(
                 trainer, update.batch.response_mask.sum(1).float(), self.max_histogram_values
             ),
