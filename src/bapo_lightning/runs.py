@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.checkpoint_files import LAST, PREVIOUS, check_data_file
+from bapo_lightning.checkpoint_files import LAST, PREVIOUS, check_content
 from bapo_lightning.errors import InputError
 
 LAST_CHECKPOINT = Path("checkpoints") / LAST
@@ -117,7 +117,11 @@ def inspect_checkpoint(path: Path) -> int:
         previous = path.with_name(PREVIOUS)
         if path.name != LAST or not previous.exists():
             raise
-        raise InputError(f"{damage}. The checkpoint before it is {previous}") from damage
+        try:
+            updates = _updates_behind(previous)
+        except InputError as worse:
+            raise InputError(f"{damage}. The checkpoint before it cannot be used either: {worse}") from worse
+        raise InputError(f"{damage}. The checkpoint before it is whole: {previous}, after update {updates}") from damage
 
 
 def _updates_behind(path: Path) -> int:
@@ -132,5 +136,5 @@ def _updates_behind(path: Path) -> int:
         raise InputError(f"ckpt_path: {str(path)!r} is damaged or no checkpoint: {reason}") from error
     if not isinstance(checkpoint, dict) or not {"global_step", "state_dict"} <= checkpoint.keys():
         raise InputError(f"ckpt_path: {str(path)!r} is not a checkpoint of a training run")
-    check_data_file(path, checkpoint)
+    check_content(path, checkpoint)
     return int(checkpoint["global_step"])

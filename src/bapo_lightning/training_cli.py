@@ -128,7 +128,8 @@ class BapoCLI(LightningCLI):
             permanent = [c for c in permanent if not isinstance(c, NewestCheckpoint)]
         plugins = trainer_settings.get("plugins") or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
-        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        own_io = getattr(trainer_settings.get("strategy"), "_checkpoint_io", None)
+        if own_io is None and not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins = [*plugins, RunCheckpointIO()]
         trainer = super().instantiate_trainer(**kwargs, callbacks=[*listed, *permanent], plugins=plugins)
         for logger in trainer.loggers:
