@@ -139,7 +139,7 @@ def test_the_tags_of_a_run_are_the_documented_ones(curves):
     undocumented = [tag for tag in curves if not any(re.fullmatch(p, tag) for p in patterns)]
     # Lightning itself writes the epoch beside what goes through `self.log`.
     assert [tag for tag in undocumented if tag != "epoch"] == []
-    optional = {"policy/kl_reference", "rollout/length_success", "rollout/length_failure"}
+    optional = {"policy/kl_reference", "rollout/length_success", "rollout/length_failure", "time/rollout_wait_seconds"}
     unwritten = [n for n in documented_tags() if "<" not in n and n not in curves and n not in optional]
     assert [n for n in unwritten if not n.startswith("policy/probability_clipped")] == []
 
@@ -159,7 +159,7 @@ def test_the_custom_scalars_page_shows_curves_that_exist(events, curves):
 
 
 def test_histograms_come_at_their_interval(events):
-    assert {"histogram/ratio", "histogram/entropy", "histogram/advantage", "histogram/length"} <= set(
+    assert {"histogram/ratio", "histogram/entropy", "histogram/advantage", "histogram/length", "histogram/age"} <= set(
         events.Tags()["histograms"]
     )
     assert [e.step for e in events.Histograms("histogram/entropy")] == [5, 10]

@@ -29,7 +29,8 @@ TEXT_COMMANDS = (
 """Pattern of the commands that set their argument as text or in another type face."""
 
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"))
-_BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_BOX = re.compile(r"\\+(?:boxed|fbox|mathbf|boldsymbol|bm)\s*\{(.*)\}", re.DOTALL)
+_STYLE = re.compile(r"\\(?:displaystyle|textstyle)(?![A-Za-z])\s*")
 _MAX_WRAPPERS = 8
 
 
@@ -59,13 +60,14 @@ def braces_match(text: str) -> bool:
 
 
 def unwrap(text: str) -> str:
-    r"""Strip white space, math delimiters, markdown bold, a box and braces when they enclose the whole text.
+    r"""Strip white space, math delimiters, bold, a box and braces when they enclose the whole text.
 
     ``\(\boxed{ $70$ }\)`` becomes ``70``. Wrappers are taken off up to eight deep.
     """
     for _ in range(_MAX_WRAPPERS):
         text = text.strip()
-        inner = _inside(text)
+        style = _STYLE.match(text)
+        inner = text[style.end() :] if style else _inside(text)
         if inner is None:
             break
         text = inner

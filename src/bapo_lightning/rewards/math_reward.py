@@ -1,6 +1,7 @@
 """Right or wrong: the verifiable reward for mathematics."""
 
 import math
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -20,6 +21,8 @@ from bapo_lightning.rewards.integers import parse_integer
 from bapo_lightning.rewards.pool import WorkerPool
 from bapo_lightning.types import Score
 
+_BARE_LIST = re.compile(r"[^\\{}()\[\]=]+(?:,[^\\{}()\[\]=]+)+")
+_BRACKETED_LIST = re.compile(r"[(\[][^()\[\]]+,[^()\[\]]+[)\]]")
 _MISSING = ("timeout", "error", "bad_gold")
 
 
@@ -141,7 +144,16 @@ def _questions(golds: list[Gold], answer: str) -> list[tuple[str, str]]:
     others = [gold for gold in golds if gold.kind not in ("expression", "bad")]
     if len(answer) > MAX_CHARS or any(judge_locally(gold, answer) for gold in others):
         return []
-    return [(gold.text, plain_latex(answer)) for gold in expressions]
+    return [_question(gold, answer) for gold in expressions]
+
+
+def _question(gold: Gold, answer: str) -> tuple[str, str]:
+    """A gold and an answer as math-verify gets them."""
+    plain = plain_latex(answer)
+    if _BARE_LIST.fullmatch(gold.text) and _BRACKETED_LIST.fullmatch(plain):
+        # Bracketed, an answer is a point and has an order; math-verify compares it with a bare list as a set.
+        return f"({gold.text})", plain
+    return gold.text, plain
 
 
 def _judge(gold: Gold, answer: str, asked: dict[tuple[str, str], str]) -> str:
@@ -151,7 +163,7 @@ def _judge(gold: Gold, answer: str, asked: dict[tuple[str, str], str]) -> str:
     if len(answer) > MAX_CHARS:
         return "wrong"
     if gold.kind == "expression":
-        return asked.get((gold.text, plain_latex(answer)), "wrong")
+        return asked.get(_question(gold, answer), "wrong")
     return "correct" if judge_locally(gold, answer) else "wrong"
 
 
