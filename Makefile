@@ -75,8 +75,9 @@ smoke: $(RUN_STAMP)  ## a short quickstart that must raise the success rate
 	$(BIN)/python scripts/smoke.py $(ARGS)
 
 .PHONY: bench
-bench: $(RUN_STAMP)  ## time the clipping room side by side with plain code; prints ratios
+bench: $(RUN_STAMP)  ## time clipping and rewards side by side with plain code; prints ratios
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/clipping.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/rewards.py
 
 .PHONY: ci
 ci:  ## what .ci/run does

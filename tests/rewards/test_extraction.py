@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bapo_lightning.rewards import extraction
 from bapo_lightning.rewards.characters import braces_match, normalise_characters, unwrap
 from bapo_lightning.rewards.extraction import final_phrase, find_answer, last_box, visible_text
 
@@ -180,3 +181,18 @@ def test_a_final_phrase_is_read_whole_or_not_at_all(text, answer):
 def test_an_answer_at_the_very_end_of_a_cut_response_is_not_read():
     assert final_phrase("The answer is 12", cut_off=True) is None
     assert final_phrase("The answer is 12.", cut_off=True) == "12"
+
+
+@given(
+    st.lists(
+        st.sampled_from(["\\boxed", "\\fbox", "boxed", "{", "}", "\\{", "\\", "\\\\", "a", " ", "\\boxed{", "fboxed"]),
+        max_size=14,
+    ).map("".join)
+)
+@settings(max_examples=500, deadline=None)
+def test_reading_from_the_first_box_on_is_reading_all_of_it(text):
+    """Braces before it do not matter, open or closed; they are skipped for speed."""
+    found = last_box(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extraction, "_first_box", lambda text: 0)
+        assert last_box(text) == found
