@@ -52,6 +52,11 @@ def test_numbers_by_hand(benchmark, samples):
     }
     assert (record["num_problems"], record["num_samples"], record["num_missing"]) == (3, 12, 2)
     assert record["truncation_rate"] == pytest.approx(2 / 12)
+    low, high = record["intervals"]["avg@4"]["problems"]
+    assert 0.0 <= low < record["scores"]["avg@4"] < high <= 0.5
+    half = 1.959964 * (0.25 / 3 + 0.1875 / 3) ** 0.5 / 3
+    assert record["intervals"]["avg@4"]["samples"] == pytest.approx([0.25 - half, 0.25 + half])
+    assert set(record["intervals"]) == set(record["scores"])
     assert record["mean_response_tokens"] == pytest.approx((10 * 10 + 2 * 40) / 12)
     assert record["status"] == {
         "correct": 3, "error": 1, "no_answer": 1, "timeout": 1, "truncated": 1, "wrong": 5,

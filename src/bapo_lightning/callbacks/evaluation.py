@@ -108,9 +108,7 @@ class AIMEEvaluation(Callback):
             logger.log_metrics(metrics, step=update)
         if not trainer.is_global_zero:
             return
-        scores = "  ".join(
-            f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in result["scores"].items()
-        )
+        scores = "  ".join(_with_interval(result, name) for name in result["scores"])
         print(
             f"{benchmark.name}: {scores}  ({result['num_problems']} problems, {result['num_missing']} missing, "
             f"{result['truncation_rate']:.0%} truncated, after {update} updates)",
@@ -124,6 +122,14 @@ class AIMEEvaluation(Callback):
         if writer is not None and answers:
             text = json.dumps(answers[0].as_record(), indent=2, ensure_ascii=False)
             writer.add_text(f"samples/{benchmark.name}", f"````json\n{text}\n````", update)
+
+
+def _with_interval(result: dict[str, Any], name: str) -> str:
+    """A score with its interval over problems, as ``avg@16 0.2333 [0.1000, 0.3792]``."""
+    value, interval = result["scores"][name], result["intervals"][name]["problems"]
+    if value is None or interval is None:
+        return f"{name} -"
+    return f"{name} {value:.4f} [{interval[0]:.4f}, {interval[1]:.4f}]"
 
 
 def _all_ranks(answers: list[Answer]) -> list[Answer]:

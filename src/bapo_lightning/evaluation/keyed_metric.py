@@ -113,15 +113,23 @@ class KeyedMetric(Metric):
         Raises:
             InputError: A problem has fewer samples than k, or one sample has two verdicts.
         """
+        scores = self.problem_scores()
+        mean = sum(scores) / len(scores) if scores else float("nan")
+        return torch.tensor(mean, dtype=torch.float32, device=self.device)
+
+    def problem_scores(self) -> list[float]:
+        """The score of each problem that has a verdict, in order of first appearance; of this rank's samples.
+
+        Raises:
+            InputError: As `compute`.
+        """
         problems = self._problems()
         if (fewest := min(map(len, problems), default=self.k)) < self.k:
             raise InputError(
                 f"{type(self).__name__}: k={self.k}, but a problem has only {fewest} samples; sample more or "
                 "choose a smaller k"
             )
-        scores = [score for samples in problems if (score := self._score(samples)) is not None]
-        mean = sum(scores) / len(scores) if scores else float("nan")
-        return torch.tensor(mean, dtype=torch.float32, device=self.device)
+        return [score for samples in problems if (score := self._score(samples)) is not None]
 
     def coverage(self) -> dict[str, int]:
         """Count what the score rests on, over all ranks; all ranks call it together.

@@ -11,6 +11,7 @@ from typing import Any
 
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation.benchmark import Benchmark
+from bapo_lightning.evaluation.intervals import interval_records
 from bapo_lightning.evaluation.keyed_metric import KeyedMetric
 from bapo_lightning.evaluation.metrics import AverageAtK, MajorityAtK, PassAtK
 from bapo_lightning.types import FinishReason, Score
@@ -53,7 +54,8 @@ def benchmark_result(
     Returns:
         Plain values, ready for JSON:
         ``benchmark``, ``update``, ``seed``; ``scores`` with ``avg@k`` and, for k > 1, ``pass@k`` and
-        ``maj@k`` (means over problems in [0, 1], null when every verdict is missing); ``num_problems``,
+        ``maj@k`` (means over problems in [0, 1], null when every verdict is missing); ``intervals``, for each score a
+        95 % interval [low, high] over ``problems`` (bootstrap) and, for avg@k, over ``samples``; ``num_problems``,
         ``num_samples``, ``num_missing``; ``truncation_rate`` (share of samples cut by the token limit);
         ``status`` (samples by status); ``mean_response_tokens``; ``problems`` (per problem: ``correct`` of
         ``scored`` samples); ``data`` (``path``, ``sha256``, ``repeated_rows``); ``settings``
@@ -75,18 +77,25 @@ def benchmark_result(
             [row.sample_index for row in rows],
             [_vote(row.score) for row in rows],
         )
+    per_problem = _per_problem(rows)
     return {
         "benchmark": benchmark.name,
         "update": update,
         "seed": seed,
         "scores": {name: _number(float(metric.compute())) for name, metric in metrics.items()},
+        "intervals": interval_records(
+            {name: metric.problem_scores() for name, metric in metrics.items()},
+            [problem["correct"] for problem in per_problem.values()],
+            [problem["scored"] for problem in per_problem.values()],
+            seed,
+        ),
         "num_problems": len(benchmark.data.problems),
         "num_samples": len(rows),
         "num_missing": sum(row.score.is_missing for row in rows),
         "truncation_rate": sum(row.finish_reason == "length" for row in rows) / len(rows),
         "status": dict(sorted(Counter(row.score.status for row in rows).items())),
         "mean_response_tokens": sum(row.num_tokens for row in rows) / len(rows),
-        "problems": _per_problem(rows),
+        "problems": per_problem,
         "data": {
             "path": str(benchmark.path),
             "sha256": benchmark.data.sha256,
