@@ -2,7 +2,7 @@
 
     python scripts/score.py RESPONSES.jsonl --response response --answer answer --problem problem
 
-Each line is one response with its gold answer; lines with the same problem are samples of one problem. Prints avg@k with
+Each line is one response with its gold answer; lines with one problem are its samples. Prints avg@k with
 its 95 % intervals, pass@k for every power of two up to k, maj@k, and the statuses; --out writes every verdict as a JSON
 line. Exit code 2 for a mistake in the file.
 """
