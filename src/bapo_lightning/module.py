@@ -24,7 +24,7 @@ from bapo_lightning.objective import (
     kl_penalty,
     log_ratio,
 )
-from bapo_lightning.resuming import reopen_unfinished_phase, weight_differences
+from bapo_lightning.resuming import close_finished_phase, reopen_unfinished_phase, weight_differences
 from bapo_lightning.statistics_pass import StatisticsPass, score_before_bounds
 from bapo_lightning.types import Sealed, TokenBatch
 from bapo_lightning.update import (
@@ -364,3 +364,4 @@ class PolicyModule(AnsweringModule):
                 "with other data; it was made with another DataModule"
             )
         reopen_unfinished_phase(checkpoint)
+        close_finished_phase(checkpoint)

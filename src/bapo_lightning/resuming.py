@@ -47,6 +47,24 @@ def reopen_unfinished_phase(checkpoint: dict[str, Any]) -> None:
             progress["completed"] = min(progress["completed"], progress["processed"])
 
 
+def close_finished_phase(checkpoint: dict[str, Any]) -> None:
+    """Let a run that was saved after the last update of a phase begin with the next one.
+
+    Saved there, and not at the end of the epoch, Lightning decides whether the phase is over by the length of the next
+    one; of a longer one it would leave out the first updates.
+    """
+    loop = checkpoint.get("loops", {}).get("fit_loop")
+    if loop is None:
+        return
+    epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
+    unclosed = batches["current"]["completed"] == batches["current"]["processed"] - 1
+    if batches["is_last_batch"] and unclosed and epochs["current"]["processed"] == epochs["current"]["started"] - 1:
+        for progress in (batches["current"], batches["total"]):
+            progress["completed"] += 1
+        for progress in (epochs["current"], epochs["total"]):
+            progress["processed"] += 1
+
+
 def check_data_state(
     state: Mapping[str, Any], *, prompts: str, prompts_key: str, accept_changed_prompts: bool, seed: int, lag: int
 ) -> None:

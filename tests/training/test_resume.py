@@ -1,6 +1,7 @@
 """A run resumed at any step equals the straight one: sampled ids, losses and weights, to the bit."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,22 @@ def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
         )
         for key, value in module.state_dict().items():
             assert torch.equal(value, again_module.state_dict()[key]), (name, key)
+
+
+def test_phases_of_unequal_length_resume_at_every_step(model_folder, tmp_path):
+    """Too few groups teach anything: phases of 2 and of 4 updates, so that a longer one follows a shorter one."""
+    settings = {"lag": 4, "max_generations": 2, "group_size": 2, "num_prompts": 40}
+    trainer, module, _, straight = run(model_folder, tmp_path / "straight", **settings)
+    lengths = [end - start for start, end in pairwise([*straight.rolled_out, trainer.global_step])]
+    assert any(later > earlier for earlier, later in pairwise(lengths)), lengths
+    for path in sorted((tmp_path / "straight").glob("*.ckpt")):
+        done = int(path.stem.partition("=")[2])
+        if done < trainer.global_step:
+            again_trainer, again_module, _, again = run(model_folder, tmp_path / path.stem, ckpt_path=path, **settings)
+            assert again.updates == {n: u for n, u in straight.updates.items() if n > done}, path.stem
+            assert again_trainer.current_epoch == trainer.current_epoch
+            for key, value in module.state_dict().items():
+                assert torch.equal(value, again_module.state_dict()[key]), (path.stem, key)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])
