@@ -1,14 +1,18 @@
 """Rollout files: exact, readable with pandas, makeable elsewhere, and every mistake named with file and row."""
 
 import json
+import random
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pandas
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from trajectory_samples import make_group, trajectories
 
 from bapo_lightning.errors import InputError
@@ -121,6 +125,19 @@ def cell(column, row, value):
         (lambda f: f.assign(reward=float("inf")), ["row 0", "reward"]),
         (lambda f: f.assign(token_ids=3), ["row 0", "token_ids", "list"]),
         (lambda f: f.assign(messages="[1, 2]"), ["row 0", "messages"]),
+        (lambda f: f.assign(messages=[[{"role": "user", "content": "2?"}]] * 4), ["row 0", "messages must be text"]),
+        (lambda f: f.assign(prompt_id=5), ["row 0", "prompt_id must be text", "5"]),
+        (lambda f: f.assign(group_id="a"), ["row 0", "group_id", "integer", "'a'"]),
+        (lambda f: f.assign(group_id=[7.0, float("inf"), 9.0, 9.0]), ["row 1", "group_id", "integer", "inf"]),
+        (lambda f: f.assign(group_id=7.5), ["row 0", "group_id", "integer", "7.5"]),
+        (lambda f: f.assign(max_new_tokens=4.5), ["row 0", "max_new_tokens", "integer >= 1", "4.5"]),
+        (lambda f: f.assign(sample_index="a"), ["row 0", "sample_index", "integer", "'a'"]),
+        (lambda f: f.assign(sample_index=[0, -1, 0, 1]), ["row 1", "sample_index", "-1"]),
+        (lambda f: f.assign(sampled_version="a"), ["row 0", "sampled_version", "integer", "'a'"]),
+        (lambda f: f.assign(sampled_version=-1), ["row 0", "sampled_version", "-1"]),
+        (lambda f: f.assign(finish_reason=""), ["row 0", "finish_reason", "''"]),
+        (cell("token_ids", 1, [2**40]), ["row 1", "token_ids[0]", "2**31"]),
+        (lambda f: f.assign(token_ids=[[True] * 3, [True], [], [True] * 4]), ["row 0", "token_ids[0]", "True"]),
         (lambda f: f.iloc[:0], ["no rows"]),
     ],
 )
@@ -135,6 +152,63 @@ def test_mistakes_are_named_with_file_and_row(tmp_path, change, words):
         assert word in str(caught.value)
 
 
+def test_integers_that_pandas_made_floats_are_integers(tmp_path):
+    """A gap in a column of integers makes floats of it; a gap is a value that is not stated."""
+    foreign(group_id=[7.0, 7.0, 9.0, 9.0], sample_index=[0, 1, None, None], sampled_version=[None, 0, 0, 0]).to_parquet(
+        tmp_path / "theirs.parquet"
+    )
+    found = read_rollouts(tmp_path / "theirs.parquet")
+    assert [[(t.group_id, t.sample_index) for t in group] for group in found.groups] == [
+        [(7, 0), (7, 1)],
+        [(9, 0), (9, 1)],
+    ]
+    assert all(type(t.group_id) is int and type(t.sample_index) is int for group in found.groups for t in group)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{"], ids=["deep", "long number", "broken"])
+def test_messages_that_are_no_json_are_plain_text(tmp_path, text):
+    foreign(messages=text).to_parquet(tmp_path / "theirs.parquet")
+    assert read_rollouts(tmp_path / "theirs.parquet").groups[0][0].prompt.messages == text
+
+
+def test_columns_given_twice_and_text_that_is_not_utf8_are_named(tmp_path):
+    path = tmp_path / "theirs.parquet"
+    table = pyarrow.Table.from_pandas(foreign())
+    parquet.write_table(table.append_column("reward", table["reward"]), path)
+    with pytest.raises(InputError, match=r"theirs\.parquet has 2 columns 'reward'"):
+        read_rollouts(path)
+    latin = pyarrow.array([b"\xff"] * 4, pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(table.append_column("text", latin), path)
+    with pytest.raises(InputError, match=r"theirs\.parquet: column 'text' cannot be read"):
+        read_rollouts(path)
+
+
+@pytest.mark.parametrize("compression", [None, "snappy"])
+def test_a_damaged_file_never_ends_in_a_traceback(tmp_path, compression):
+    """One byte is changed; what can still be read is read, all else is one message that names the file."""
+    path = tmp_path / "theirs.parquet"
+    foreign(text="2 + 2", finish_reason="stop", prompt_id="a").to_parquet(path, compression=compression)
+    whole, draw = path.read_bytes(), random.Random(0)
+    refusals = []
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(len(whole))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_rollouts(path)
+        except InputError as error:
+            refusals.append(str(error))
+    assert refusals
+    assert all("theirs.parquet" in refusal for refusal in refusals)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    foreign().to_parquet(tmp_path / "theirs.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'bapo-lightning\[data\]'"):
+        read_rollouts(tmp_path / "theirs.parquet")
+
+
 def test_files_that_are_none_are_named(tmp_path):
     (tmp_path / "a.parquet").write_text("not Parquet")
     with pytest.raises(InputError, match=r"a\.parquet cannot be read as Parquet"):
@@ -142,6 +216,7 @@ def test_files_that_are_none_are_named(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_rollouts(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "folder.parquet").mkdir()
     with pytest.raises(InputError, match=r"no \.parquet file"):
         read_rollouts(tmp_path / "empty")
 
@@ -159,3 +234,9 @@ def test_the_docs_list_every_column(tmp_path):
             assert str(frame[name].dtype) == stated, name
     assert json.loads(frame["messages"][0]) == [{"role": "user", "content": "0?"}]
     assert list(frame["token_ids"][0]) == [0, 1]
+
+
+def test_text_that_utf8_cannot_hold_is_written_all_the_same(tmp_path):
+    group = [replace(t, text="half \ud83d of it") for t in make_group(0)]
+    write_rollouts(tmp_path / "a.parquet", group, temperature=1.0, max_new_tokens=4)
+    assert read_rollouts(tmp_path / "a.parquet").groups[0][0].text == "half ? of it"

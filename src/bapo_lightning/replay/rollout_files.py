@@ -127,9 +127,8 @@ def read_rollouts(path: Path) -> FrozenRollouts:
     common: dict[str, tuple[float, str]] = {}
     digest = hashlib.sha256()
     for file in _files(path):
-        digest.update(file.read_bytes())
         members: dict[int, int] = {}
-        for number, row in enumerate(_rows(file)):
+        for number, row in enumerate(_rows(file, digest)):
             where = f"{file}, row {number}"
             trajectory = _trajectory(row, where, members, common)
             place = (trajectory.group_id, trajectory.sample_index)
@@ -160,7 +159,8 @@ def _row(t: Trajectory, temperature: float, max_new_tokens: int) -> dict[str, An
         "finish_reason": t.completion.finish_reason,
         "reward": t.reward,
         "reward_status": t.reward_status,
-        "text": t.text,
+        # Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark; the ids are what is trained on.
+        "text": t.text.encode("utf-8", "replace").decode("utf-8"),
         "messages": json.dumps(messages if isinstance(messages, str) else [dict(m) for m in messages]),
         "answer": t.prompt.answer,
         "source": t.prompt.source,
@@ -171,7 +171,7 @@ def _row(t: Trajectory, temperature: float, max_new_tokens: int) -> dict[str, An
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
+        files = sorted(file for file in path.glob("*.parquet") if file.is_file() and not file.name.startswith("."))
         if not files:
             raise InputError(f"data.rollouts: there is no .parquet file in {path}")
         return files
@@ -180,25 +180,35 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, after a look at its columns."""
+def _rows(file: Path, digest: Any) -> list[dict[str, Any]]:
+    """The rows of a file, after a look at its columns; its bytes go into the digest."""
     pyarrow, parquet = _import_pyarrow()
     try:
+        content = file.read_bytes()
         # Not `read_table`, which would take key=value parts of the path for columns.
-        with parquet.ParquetFile(file) as opened:
+        with parquet.ParquetFile(pyarrow.BufferReader(content)) as opened:
             table = opened.read()
-    except (OSError, pyarrow.ArrowException) as error:
+        names: list[str] = table.column_names
+    except (OSError, ValueError, pyarrow.ArrowException) as error:  # ValueError: names that are not UTF-8
         raise InputError(f"{file} cannot be read as Parquet: {(str(error).splitlines() or [''])[0]}") from error
+    digest.update(content)
     for name in REQUIRED:
-        if name not in table.column_names:
-            near = difflib.get_close_matches(name, table.column_names, n=1)
-            hint = f"; is {near[0]!r} meant?" if near else f"; it has {', '.join(table.column_names)}"
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"; is {near[0]!r} meant?" if near else f"; it has {', '.join(names)}"
             raise InputError(f"{file} has no column {name!r}{hint}")
     if table.num_rows == 0:
         raise InputError(f"{file} has no rows")
-    known = [name for name in (*REQUIRED, *OPTIONAL) if name in table.column_names]
-    rows: list[dict[str, Any]] = table.select(known).to_pylist()
-    return rows
+    known = [name for name in (*REQUIRED, *OPTIONAL) if name in names]
+    columns: list[list[Any]] = []
+    for name in known:
+        if names.count(name) > 1:
+            raise InputError(f"{file} has {names.count(name)} columns {name!r}; one is enough")
+        try:
+            columns.append(table.column(name).to_pylist())
+        except (ValueError, OverflowError, pyarrow.ArrowException) as error:  # text that is not UTF-8, for one
+            raise InputError(f"{file}: column {name!r} cannot be read: {error}") from error
+    return [dict(zip(known, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _trajectory(
@@ -212,14 +222,14 @@ def _trajectory(
         members: How many rows of each group came before, in this file; changed.
         common: What is equal in all rows, with the row that said it first; changed.
     """
-    for name, least in (("temperature", 0.0), ("max_new_tokens", 0)):
-        value = _number(row, name, where)
-        if not least < value < math.inf:
-            raise InputError(f"{where}: {name} must be a finite number > 0, got {value}")
+    temperature, limit = _number(row, "temperature", where), _integer(row, "max_new_tokens", where, least=1)
+    if not 0.0 < temperature < math.inf:
+        raise InputError(f"{where}: temperature must be a finite number > 0, got {temperature}")
+    for name, value in (("temperature", temperature), ("max_new_tokens", limit)):
         first, first_row = common.setdefault(name, (value, where))
         if value != first:
             raise InputError(f"{where}: {name} is {value}, but {first} in {first_row}; all rows must have the same")
-    group_id = int(_number(row, "group_id", where))
+    group_id = _integer(row, "group_id", where)
     prompt_ids = _integers(row, "prompt_ids", where, "a token id")
     token_ids = _integers(row, "token_ids", where, "a token id")
     versions = _integers(row, "policy_versions", where, "a known version")
@@ -234,35 +244,34 @@ def _trajectory(
         )
     if not prompt_ids:
         raise InputError(f"{where}: prompt_ids is empty")
-    limit = int(common["max_new_tokens"][0])
     if len(token_ids) > limit:
         raise InputError(f"{where}: the response has {len(token_ids)} tokens, more than max_new_tokens = {limit}")
-    reason: Any = row.get("finish_reason") or ("length" if len(token_ids) == limit else "stop")
+    reason: Any = row.get("finish_reason")
+    if reason is None:
+        reason = "length" if len(token_ids) == limit else "stop"
     if reason not in ("stop", "length"):
         raise InputError(f"{where}: finish_reason must be 'stop' or 'length', got {reason!r}")
-    index = row.get("sample_index")
     members[group_id] = members.get(group_id, 0) + 1
     reward = row["reward"]
     if reward is not None and not isinstance(reward, float | int):
         raise InputError(f"{where}: reward must be a number, or null where it is missing, got {reward!r}")
     if reward is not None and math.isinf(reward):
         raise InputError(f"{where}: reward must be finite, got {reward}")
-    sampled = row.get("sampled_version")
     return Trajectory(
         prompt=Prompt(
-            id=_text(row, "prompt_id", f"group {group_id}"),
+            id=_text(row, "prompt_id", where, f"group {group_id}"),
             messages=_messages(row, where),
-            answer=_text(row, "answer"),
-            source=_text(row, "source", where),
+            answer=_text(row, "answer", where),
+            source=_text(row, "source", where, where),
         ),
         prompt_ids=prompt_ids,
         completion=Completion(token_ids, tuple(map(float, log_probs)), versions, reason),
         group_id=group_id,
-        sample_index=members[group_id] - 1 if index is None else int(index),
-        sampled_version=min(versions, default=0) if sampled is None else int(sampled),
-        text=_text(row, "text"),
+        sample_index=_integer(row, "sample_index", where, least=0, otherwise=members[group_id] - 1),
+        sampled_version=_integer(row, "sampled_version", where, least=0, otherwise=min(versions, default=0)),
+        text=_text(row, "text", where),
         reward=None if reward is None or math.isnan(reward) else float(reward),
-        reward_status=_text(row, "reward_status"),
+        reward_status=_text(row, "reward_status", where),
     )
 
 
@@ -298,8 +307,9 @@ def _column(row: Mapping[str, Any], name: str, where: str) -> list[Any]:
 def _integers(row: Mapping[str, Any], name: str, where: str, what: str) -> tuple[int, ...]:
     values = _column(row, name, where)
     for position, value in enumerate(values):
-        if not isinstance(value, int) or value < 0:
-            raise InputError(f"{where}: {name}[{position}] must be {what}, an integer >= 0, got {value}")
+        # `type`, as True is an int too; the bound is that of the int32 that checkpoints keep.
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise InputError(f"{where}: {name}[{position}] must be {what}, an integer >= 0 below 2**31, got {value}")
     return tuple(values)
 
 
@@ -310,17 +320,30 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float:
     return value
 
 
-def _text(row: Mapping[str, Any], name: str, otherwise: str = "") -> str:
+def _integer(row: Mapping[str, Any], name: str, where: str, least: int = -(2**63), otherwise: int | None = None) -> int:
+    """A whole number; as a float too, since pandas turns a column of integers with gaps into floats."""
+    value: Any = row.get(name)
+    if value is None and otherwise is not None:
+        return otherwise
+    if type(value) not in (int, float) or not least <= value < 2**63 or value != int(value):
+        bound = f" >= {least}" if least >= 0 else ""
+        raise InputError(f"{where}: {name} must be an integer{bound}, got {value!r}")
+    return int(value)
+
+
+def _text(row: Mapping[str, Any], name: str, where: str, otherwise: str = "") -> str:
     value = row.get(name)
-    return otherwise if value is None else str(value)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{where}: {name} must be text, got {value!r}")
+    return otherwise if value is None else value
 
 
 def _messages(row: Mapping[str, Any], where: str) -> Any:
     """Plain text, or the chat messages that a JSON list holds."""
-    text = _text(row, "messages")
+    text = _text(row, "messages", where)
     try:
         value = json.loads(text) if text else ""
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON that anyone meant
         return text
     if isinstance(value, list):
         if not all(isinstance(m, dict) for m in value):
