@@ -11,6 +11,7 @@ from bapo_lightning.answering import Answer, AnswerRequest, answer
 from bapo_lightning.deck import PromptDeck
 from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation import Benchmark
+from bapo_lightning.models import Policy
 from bapo_lightning.rewards import Reward
 from bapo_lightning.rollout import RolloutEngine
 from bapo_lightning.tasks import PromptSource, encode_prompt
@@ -53,6 +54,7 @@ class AnsweringDataModule(LightningDataModule):
         self.sampling = sampling
         self.max_prompt_tokens = max_prompt_tokens
         self.seed = seed
+        self._attached_policy: Policy | None = None
         self.samples_beside_training = False
         """Whether the engine samples in another thread while the policy is trained."""
         self.benchmarks: list[Benchmark] = []
@@ -92,8 +94,9 @@ class AnsweringDataModule(LightningDataModule):
         """
         assert self.trainer is not None
         version = self.module.updates_done
-        if self.engine.version < 0:
+        if self._attached_policy is not self.module.policy:
             self.engine.attach(self.module.policy, beside_training=self.samples_beside_training)
+            self._attached_policy = self.module.policy
         self.engine.sync_weights(version)
         if self.engine.version != version:
             raise RuntimeError(f"the rollout engine reports version {self.engine.version} after a sync to {version}")

@@ -18,6 +18,8 @@ class BackgroundJob(Generic[Result]):
     def __init__(self, work: Callable[[], Result], name: str) -> None:
         self._result: Result | None = None
         self._error: BaseException | None = None
+        # Not `join`: interrupted, it takes a thread that still runs for one that has ended (CPython up to 3.12).
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
@@ -26,14 +28,17 @@ class BackgroundJob(Generic[Result]):
             self._result = work()
         except BaseException as error:  # noqa: BLE001 - the caller raises it again
             self._error = error
+        finally:
+            self._ended.set()
 
     def raise_if_failed(self) -> None:
         """Raise what the work has raised, if it has; do not wait."""
-        if not self._thread.is_alive() and self._error is not None:
+        if self._ended.is_set() and self._error is not None:
             raise self._error
 
     def result(self) -> Result:
         """Wait for the work; return its result or raise what it raised."""
+        self._ended.wait()
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -41,5 +46,7 @@ class BackgroundJob(Generic[Result]):
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the work, whatever it brought; False when it has not ended in time."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        ended = self._ended.wait(seconds)
+        if ended:
+            self._thread.join()
+        return ended

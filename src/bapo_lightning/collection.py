@@ -160,12 +160,11 @@ def assign_advantages(
     return [t.with_advantage(a) for t, a in zip(trajectories, advantages, strict=True)]
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], group_size: int) -> dict[str, float]:
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Describe the responses that a phase finished. All means are over all ranks' responses.
 
     Args:
         trajectories: Whole groups, on every rank the same.
-        group_size: Responses a prompt.
 
     Returns:
         Tag → value; a tag without a value (every reward missing, say) is left out.
@@ -175,16 +174,16 @@ def rollout_metrics(trajectories: Sequence[Trajectory], group_size: int) -> dict
         return {}
     lengths = [len(t.completion.token_ids) for t in trajectories]
     rewards = [t.reward for t in trajectories if t.reward is not None]
-    by_group: dict[int, set[float]] = {}
+    by_group: dict[int, set[float]] = {t.group_id: set() for t in trajectories}
     for t in trajectories:
         if t.reward is not None:
-            by_group.setdefault(t.group_id, set()).add(t.reward)
+            by_group[t.group_id].add(t.reward)
     metrics = {
         "rollout/length": sum(lengths) / count,
         "rollout/truncated": sum(t.completion.finish_reason == "length" for t in trajectories) / count,
         "rollout/success": sum(t.reward_status == "correct" for t in trajectories) / count,
         "rollout/missing_rewards": float(count - len(rewards)),
-        "rollout/uniform_groups": sum(len(values) <= 1 for values in by_group.values()) * group_size / count,
+        "rollout/uniform_groups": sum(len(values) <= 1 for values in by_group.values()) / len(by_group),
     }
     versions = [len(set(t.completion.policy_versions)) for t in trajectories if t.completion.token_ids]
     if versions:

@@ -226,19 +226,18 @@ class Collector:
         self._open = {group[0].group_id: group for group in groups}
 
 
-def describe(collected: Sequence[Collected], group_size: int) -> dict[str, float]:
+def describe(collected: Sequence[Collected]) -> dict[str, float]:
     """Metrics of what was sampled before a phase: one or, with a lag, at first several times.
 
     Args:
         collected: At least one.
-        group_size: Responses a prompt.
 
     Returns:
         Tag → value.
     """
     reward_seconds = sum(c.reward_seconds for c in collected)
     return {
-        **rollout_metrics([t for c in collected for t in c.filled.sampled], group_size),
+        **rollout_metrics([t for c in collected for t in c.filled.sampled]),
         "rollout/generations": float(sum(c.filled.generations for c in collected)),
         "rollout/dropped_uniform_groups": float(sum(c.filled.num_uniform for c in collected)),
         "rollout/resumed": float(sum(c.num_resumed for c in collected)),

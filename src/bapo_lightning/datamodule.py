@@ -2,11 +2,13 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch.distributed as dist
+from lightning.pytorch.plugins import DoublePrecision, HalfPrecision
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -155,7 +157,7 @@ class ReplayDataModule(AnsweringDataModule):
             drop_uniform=self.buffer.drop_uniform,
             seed=seed,
         )
-        self.supply = GroupSupply(self.frozen or self.collector, self.queue, self.advantage, group_size)
+        self.supply = GroupSupply(self.frozen or self.collector, self.queue, self.advantage)
         self.phases_to_roll_out = 0
         """Set by `bapo rollout`."""
         self._attached = False
@@ -190,6 +192,11 @@ class ReplayDataModule(AnsweringDataModule):
                     f"got {self.trainer.reload_dataloaders_every_n_epochs}"  # type: ignore[attr-defined]
                 )
 
+            if self._phase >= 0 and self.trainer.ckpt_path is None:
+                raise InputError(
+                    "this ReplayDataModule holds the groups and the prompt cursor of a run before; make a new one for "
+                    "another run, or give the checkpoint to go on from as ckpt_path"
+                )
             if self.frozen:
                 self._end_with_the_data(self.frozen.num_phases)
         self.engine.cancelled.clear()
@@ -217,9 +224,17 @@ class ReplayDataModule(AnsweringDataModule):
             self.deck,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
-            precision=self.trainer.precision_plugin.forward_context,
+            precision=self._rollout_precision(),
             process_group=dist.new_group(backend="gloo") if apart else None,
         )
+
+    def _rollout_precision(self) -> Callable[[], AbstractContextManager[None]]:
+        assert self.trainer is not None
+        plugin = self.trainer.precision_plugin
+        # These set torch's default dtype, which all threads share: entered beside training it would never be put back.
+        if self.rollout.overlap and isinstance(plugin, HalfPrecision | DoublePrecision):
+            return nullcontext
+        return plugin.forward_context
 
     # --- training ---------------------------------------------------------------------------------------------------
 

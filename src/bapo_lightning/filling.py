@@ -89,6 +89,8 @@ def fill_phase(
         missing = take(source.start(missing))
         generations += 1
     waits = 0
+    # Groups that start now may take all these samplings to finish, and others in their place as many again.
+    max_waits *= max_generations
     while len(kept) < at_least and source.num_under_way and waits < max_waits:
         take(source.go_on(at_least - len(kept)))
         waits += 1

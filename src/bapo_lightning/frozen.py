@@ -1,6 +1,8 @@
 """Groups from rollout files, in place of an engine: the same data for every run that reads them."""
 
+import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ from bapo_lightning.errors import InputError
 from bapo_lightning.filling import FilledPhase
 from bapo_lightning.replay import FrozenRollouts, Group, is_uniform, newest_version, read_rollouts
 from bapo_lightning.types import SamplingSettings
+
+log = logging.getLogger(__name__)
 
 
 class FrozenSource:
@@ -29,7 +33,8 @@ class FrozenSource:
     ) -> None:
         self.rollouts: FrozenRollouts = read_rollouts(Path(path))
         self.groups_per_phase = groups_per_phase
-        self.drop_uniform = drop_uniform
+        if drop_uniform:
+            self._leave_out_uniform_groups(path)
         self._position = 0
         self._dealt: tuple[Group, ...] = ()
         for key, typed, found in (
@@ -41,6 +46,21 @@ class FrozenSource:
                     f"data.sampling.{key} is {typed}, but the responses in {path} were sampled with {found}; log-probs "
                     f"and lengths are only comparable with the same. Set data.sampling.{key}={found}"
                 )
+
+    def _leave_out_uniform_groups(self, path: str | Path) -> None:
+        """Before they are dealt, so that phases are full."""
+        groups = self.rollouts.groups
+        kept = tuple(group for group in groups if not is_uniform(group))
+        if not kept:
+            raise InputError(
+                f"data.rollouts: the rewards of each of the {len(groups)} groups in {path} are all equal, so there is "
+                "nothing to learn from; data.buffer.drop_uniform would leave out all of them"
+            )
+        if len(kept) < len(groups):
+            log.warning(
+                "data.rollouts: %d of %d groups teach nothing and are left out", len(groups) - len(kept), len(groups)
+            )
+        self.rollouts = replace(self.rollouts, groups=kept)
 
     @property
     def num_phases(self) -> int:
@@ -103,9 +123,8 @@ class FrozenSource:
             )
         self._position += len(dealt)
         self._dealt = dealt
-        kept = [group for group in dealt if not (self.drop_uniform and is_uniform(group))]
         return Collected(
-            filled=FilledPhase([t for group in dealt for t in group], kept, generations=0),
+            filled=FilledPhase([t for group in dealt for t in group], list(dealt), generations=0),
             num_resumed=0,
             num_unfinished=0,
             num_expired=0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bapo_lightning.errors import InputError
-from bapo_lightning.replay import Group, ReplayBuffer
+from bapo_lightning.replay import Group, ReplayBuffer, oldest_version
 from bapo_lightning.seeding import generator
 
 log = logging.getLogger(__name__)
@@ -54,10 +54,27 @@ class PhaseQueue:
         """Phases whose groups are sampled and yet to be trained on."""
         return len(self._waiting)
 
-    @property
-    def num_ready(self) -> int:
-        """Groups that the next phase may be filled up with, beside those that are sampled for it."""
-        return len(self.buffer) if self.replays else sum(i in self.buffer for i in self._left_over)
+    def num_ready(self, oldest_useful_version: int | None = None) -> int:
+        """Groups that the phase sampled next may be filled up with, once those that wait before it have theirs.
+
+        Args:
+            oldest_useful_version: Groups with an older token will be dropped by then; None keeps all.
+        """
+        useful = {
+            group[0].group_id
+            for group in self.buffer.groups
+            if oldest_useful_version is None or oldest_version(group) >= oldest_useful_version
+        }
+        if self.replays:
+            return len(useful)
+        left = sum(i in useful for i in self._left_over)
+        for ids in self._waiting:
+            available = left + sum(i in useful for i in ids)
+            usable = min(available, self.groups_per_phase)
+            left = available - (
+                usable - usable % self.groups_per_update if usable >= self.groups_per_update else usable
+            )
+        return left
 
     def retire(self, last_version: int) -> None:
         """Let go what the next phase cannot train on: groups that had their phase, and those that are too old.

@@ -103,7 +103,8 @@ def _fit(arguments: Sequence[str]) -> int:
         with subprocess.Popen(
             [sys.executable, "-m", "bapo_lightning.cli", "fit", *arguments], preexec_fn=_heed_interrupts
         ) as process:
-            return process.wait()
+            code = process.wait()
+            return 128 - code if code < 0 else code
     finally:
         signal.signal(signal.SIGINT, previous)
 

@@ -24,16 +24,12 @@ class GroupSupply:
         source: Samples groups, or reads them.
         queue: Where they wait for their phase.
         advantage: Turns rewards into advantages.
-        group_size: Responses a prompt, for the metrics.
     """
 
-    def __init__(
-        self, source: Collector | FrozenSource, queue: PhaseQueue, advantage: AdvantageEstimator, group_size: int
-    ) -> None:
+    def __init__(self, source: Collector | FrozenSource, queue: PhaseQueue, advantage: AdvantageEstimator) -> None:
         self.source = source
         self.queue = queue
         self.advantage = advantage
-        self.group_size = group_size
         self._job: BackgroundJob[Collected] | None = None
         self._phases = 0
         self._fresh: list[Collected] = []
@@ -41,12 +37,12 @@ class GroupSupply:
 
     def collect(self, oldest_useful_version: int | None) -> None:
         """Have the groups of one phase sampled now."""
-        self._fresh.append(self.source.collect(self.queue.num_ready, oldest_useful_version))
+        self._fresh.append(self.source.collect(self.queue.num_ready(oldest_useful_version), oldest_useful_version))
         self._take_in(self._fresh[-1])
 
     def begin(self, oldest_useful_version: int | None) -> None:
         """Have the groups of one phase sampled in the background, with the weights that the engine has now."""
-        num_ready = self.queue.num_ready
+        num_ready = self.queue.num_ready(oldest_useful_version)
         self._job = BackgroundJob(
             lambda: self.source.collect(num_ready, oldest_useful_version), f"rollouts beside phase {self._phases}"
         )
@@ -62,7 +58,7 @@ class GroupSupply:
             collected = self._job.result()
             self._job = None
             self._take_in(collected)
-            self._metrics_of_job = describe([collected], self.group_size)
+            self._metrics_of_job = describe([collected])
 
     def raise_if_failed(self) -> None:
         """Raise what the background rollout raised, if it did; do not wait for it."""
@@ -79,7 +75,7 @@ class GroupSupply:
 
     def metrics(self) -> dict[str, float]:
         """What was sampled since they were last asked for."""
-        metrics = {**self._metrics_of_job, **(describe(self._fresh, self.group_size) if self._fresh else {})}
+        metrics = {**self._metrics_of_job, **(describe(self._fresh) if self._fresh else {})}
         self._fresh, self._metrics_of_job = [], {}
         return metrics
 

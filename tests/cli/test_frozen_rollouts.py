@@ -163,3 +163,28 @@ def test_mistakes_on_the_command_line(config, rollouts, tmp_path, capsys, monkey
     ):
         assert main(arguments) == 2, arguments
         assert words in capsys.readouterr().err
+
+
+def test_uniform_groups_are_left_out_before_phases_are_dealt(config, rollouts, tmp_path, caplog):
+    """The first phase would have no group at all; the others fill one."""
+    frames = [pandas.read_parquet(path) for path in sorted(rollouts.glob("*.parquet"))]
+    frames[0]["reward"] = 1.0
+    frames[1]["reward"] = [float(i % 2) for i in range(len(frames[1]))]
+    for path, frame in zip(sorted(rollouts.glob("*.parquet")), frames, strict=True):
+        frame.to_parquet(path)
+    buffer = ["--data.buffer=ReplayBuffer", "--data.buffer.drop_uniform=true"]
+    assert fit_on(rollouts, config, *buffer) == 0
+    assert "4 of 8 groups teach nothing" in caplog.text
+    run = tmp_path / "runs/test/version_0"
+    assert curve(run, "rollout/uniform_groups") == {0: 0.0}
+    assert len(curve(run, "policy/entropy")) == 4
+
+
+def test_a_share_of_groups_does_not_depend_on_their_size(config, rollouts, tmp_path):
+    """Groups of four, in a config that says groups of eight."""
+    path = sorted(rollouts.glob("*.parquet"))[0]
+    frame = pandas.read_parquet(path)
+    frame["reward"] = [1.0] * 8 + [float(i % 2) for i in range(8)]
+    frame.to_parquet(path)
+    assert fit_on(path, config, "--data.group_size=8") == 0
+    assert curve(tmp_path / "runs/test/version_0", "rollout/uniform_groups") == {0: 0.5}

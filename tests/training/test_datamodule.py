@@ -292,3 +292,18 @@ def test_settings_that_contradict_each_other_are_refused(model_folder, settings,
     with pytest.raises(InputError) as caught:
         fit(model_folder(), **settings)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_an_engine_of_an_earlier_run_samples_from_the_new_model(model_folder):
+    engine = HFEngine()
+    fit(model_folder(), engine=engine, learning_rate=0.0)
+    updates, _ = fit(model_folder(seed=1), engine=engine, learning_rate=0.0)
+    assert max(u.log_ratio.abs().max() for u in updates) < 1e-5
+
+
+def test_the_data_of_an_earlier_run_is_refused(model_folder):
+    """Its groups and cursor are those of another policy; from a checkpoint it may go on."""
+    _, data = fit(model_folder())
+    data.trainer = Trainer(accelerator="cpu", logger=False, reload_dataloaders_every_n_epochs=1)
+    with pytest.raises(InputError, match="make a new one"):
+        data.setup("fit")

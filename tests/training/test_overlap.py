@@ -1,10 +1,14 @@
 """Rollouts beside training: one background thread, whose errors are the run's and which ends with it."""
 
+import os
+import signal
 import threading
 import time
 
 import pytest
+import torch
 from counting_task import EvenLength
+from lightning.pytorch import Callback
 from test_datamodule import fit
 
 from bapo_lightning.background import BackgroundJob
@@ -98,8 +102,6 @@ def test_an_error_of_training_ends_the_background_rollout(model_folder):
     """The engine would never end by itself; the run stops it."""
     engine = WatchedEngine(slow_after=1)
 
-    from lightning.pytorch import Callback
-
     class Fail(Callback):
         def on_train_batch_end(self, *args):
             raise RuntimeError("the disk is full")
@@ -123,3 +125,42 @@ def test_a_job_hands_over_what_it_brought():
     assert not job.wait(0.01)
     release.set()
     assert job.result() is True
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
+def test_torchs_default_dtype_stays_float32_beside_training(model_folder, precision):
+    """It belongs to the process: a context that sets it must not be entered in two threads."""
+    seen = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, *args):
+            seen.append(torch.get_default_dtype())
+
+    trainer = {"precision": precision, "callbacks": [Look()], "max_epochs": 5}
+    fit(model_folder(), rollout=OVERLAP, trainer=trainer)
+    assert set(seen) == {torch.float32}
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("max_batch_size", [2, 64])
+def test_a_copy_samples_as_the_policy_does(model_folder, max_batch_size):
+    """Groups of three in batches of two: shapes whose kernels round by the alignment of the weights."""
+    runs = []
+    for settings in ({"lag": 4}, {"rollout": OVERLAP}):
+        engine = HFEngine(max_batch_size)
+        updates, _ = fit(model_folder(), engine=engine, group_size=3, trainer={"max_epochs": 3}, **settings)
+        runs.append([(u.loss, u.batch.rollout_log_probs.tolist()) for u in updates])
+    assert runs[0] == runs[1]
+
+
+def test_an_interrupted_wait_does_not_take_the_work_for_done():
+    """An interrupted `Thread.join` marks a thread that still runs as ended."""
+    release = threading.Event()
+    job = BackgroundJob(release.wait, "waits")
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        job.result()
+    assert not job.wait(0.05)
+    release.set()
+    assert job.wait(10)

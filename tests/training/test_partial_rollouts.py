@@ -1,5 +1,6 @@
 """Partial rollouts: responses over a phase's token budget go on later, with the weights of that moment."""
 
+import random
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from bapo_lightning.models import Policy
 from bapo_lightning.objective import log_ratio
 from bapo_lightning.replay import ReplayBuffer, newest_version, oldest_version, staleness
 from bapo_lightning.rollout import HFEngine, RolloutSettings, ScriptedEngine
-from bapo_lightning.types import Completion, Prompt, SamplingSettings, TokenBatch, Trajectory
+from bapo_lightning.types import Completion, Prompt, SamplingSettings, Score, TokenBatch, Trajectory
 
 LIMIT = 12
 
@@ -289,3 +290,71 @@ def test_the_engine_goes_on_in_the_stream_of_a_response(policy):
         assert tail.token_ids == expected
         assert tail.log_probs == pytest.approx(whole[i].log_probs[3 : 3 + len(expected)], abs=1e-5)
         assert tail.finish_reason == ("stop" if expected[-1] in policy.stop_ids else "length")
+
+
+class Lengths(ScriptedEngine):
+    """The n-th prompt gets an answer of ``lengths[n]`` tokens."""
+
+    def __init__(self, lengths):
+        super().__init__(["a"])
+        self.lengths, self.order = lengths, {}
+
+    def _text(self, request):
+        return "a" * (self.lengths[self.order.setdefault(request.prompt_ids, len(self.order))] - 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lag": 1},
+        {"lag": 2},
+        {"lag": 2, "rollout": RolloutSettings(token_budget=2, overlap=True)},
+        {"rollout": RolloutSettings(token_budget=2, overlap=True), "buffer": ReplayBuffer(max_staleness=8)},
+    ],
+)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_phase_never_starves_while_groups_are_under_way(model_folder, settings, seed):
+    """Lengths of 1 and 12 at a budget of 2: groups that are left over may be used up by the phases before."""
+    rng = random.Random(seed)
+    updates, _ = fit(
+        model_folder(),
+        engine=Lengths([rng.choice([1, 12]) for _ in range(300)]),
+        task=CountingTask(300),
+        sampling=SamplingSettings(max_new_tokens=LIMIT),
+        group_size=2,
+        groups_per_phase=1,
+        groups_per_update=1,
+        inner_epochs=1,
+        trainer={"max_epochs": 30},
+        **{"rollout": RolloutSettings(token_budget=2), **settings},
+    )
+    assert len(updates) == 30
+
+
+class SeldomWrong(EvenLength):
+    """Right nine times in ten, so that two of three groups of four are uniform."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng = random.Random(0)
+
+    def score(self, responses, answers, finish_reasons=None):
+        right = [self.rng.random() < 0.9 for _ in responses]
+        return [Score(float(r), "correct" if r else "wrong") for r in right]
+
+
+def test_a_budget_does_not_end_the_search_for_groups_that_teach(model_folder):
+    """Dynamic sampling may go on as often as it was allowed to, also for groups that take several samplings."""
+    updates, _ = fit(
+        model_folder(),
+        reward=SeldomWrong(),
+        rollout=RolloutSettings(token_budget=5),
+        max_generations=50,
+        groups_per_phase=1,
+        groups_per_update=1,
+        inner_epochs=1,
+        task=CountingTask(200),
+        trainer={"max_epochs": 10},
+    )
+    assert len(updates) == 10

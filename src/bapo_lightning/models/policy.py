@@ -94,6 +94,11 @@ class Policy(nn.Module):
         if self.model is not None:
             return self
         model = self.build_model()
+        for tensor in (*model.parameters(), *model.buffers()):
+            # A file maps weights to addresses that are aligned for nothing; kernels round by alignment, and a copy of
+            # the policy (data.rollout.overlap) would round apart.
+            if tensor.device.type == "cpu" and tensor.data_ptr() % 64:
+                tensor.data = tensor.data.clone()
         _switch_dropout_off(model)
         self.stop_ids = _stop_ids(model, self.tokenizer)
         pad_id = self.tokenizer.pad_token_id

@@ -104,8 +104,8 @@ def write_rollouts(path: Path, trajectories: Iterable[Trajectory], *, temperatur
     try:
         parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), unfinished)
         os.replace(unfinished, path)
-    except OSError as error:
-        raise InputError(f"cannot write rollouts to {path}: {error.strerror or error}") from error
+    except (OSError, TypeError, ValueError, pyarrow.ArrowException) as error:
+        raise InputError(f"cannot write rollouts to {path}: {error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
