@@ -310,13 +310,16 @@ class Lengths(ScriptedEngine):
         {"lag": 1},
         {"lag": 2},
         {"lag": 2, "rollout": RolloutSettings(token_budget=2, overlap=True)},
-        {"rollout": RolloutSettings(token_budget=2, overlap=True), "buffer": ReplayBuffer(max_staleness=8)},
+        {"rollout": RolloutSettings(token_budget=2, overlap=True), "max_staleness": 8},
     ],
 )
 @pytest.mark.parametrize("seed", [2, 3])
 def test_a_phase_never_starves_while_groups_are_under_way(model_folder, settings, seed):
     """Lengths of 1 and 12 at a budget of 2: groups that are left over may be used up by the phases before."""
     rng = random.Random(seed)
+    settings = dict(settings)
+    if "max_staleness" in settings:
+        settings["buffer"] = ReplayBuffer(max_staleness=settings.pop("max_staleness"))
     updates, _ = fit(
         model_folder(),
         engine=Lengths([rng.choice([1, 12]) for _ in range(300)]),
