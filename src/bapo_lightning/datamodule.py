@@ -355,6 +355,9 @@ class ReplayDataModule(AnsweringDataModule):
         Raises:
             InputError: The prompts or the seed are not those of the checkpoint.
         """
+        if self.phases_to_roll_out:
+            # Rollouts to keep want the weights only: groups under way are of older ones.
+            return
         check_data_state(
             state_dict,
             prompts=self._fingerprint(),

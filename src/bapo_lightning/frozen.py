@@ -140,5 +140,14 @@ class FrozenSource:
         return {"position": self._position}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Go on from a `state_dict`.
+
+        Raises:
+            InputError: The run of the checkpoint sampled its groups.
+        """
+        if "position" not in state_dict:
+            raise InputError(
+                "ckpt_path: the run of this checkpoint sampled its groups, so it cannot go on with those of "
+                "data.rollouts; a replay starts from the weights of model.policy.path"
+            )
         self._position = state_dict["position"]

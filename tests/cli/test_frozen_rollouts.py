@@ -188,3 +188,20 @@ def test_a_share_of_groups_does_not_depend_on_their_size(config, rollouts, tmp_p
     frame.to_parquet(path)
     assert fit_on(path, config, "--data.group_size=8") == 0
     assert curve(tmp_path / "runs/test/version_0", "rollout/uniform_groups") == {0: 0.5}
+
+
+def test_rollouts_of_a_checkpoint_take_its_weights_and_nothing_else(config, tmp_path):
+    """Not the responses that were under way there, which older weights sampled; and any lag may be left out."""
+    partial = ["--data.rollout.token_budget=2", "--data.rollout.overlap=true"]
+    assert main(["fit", "--config", str(config), *partial]) == 0
+    checkpoint = tmp_path / "runs/test/version_0/checkpoints/last.ckpt"
+    out = tmp_path / "later"
+    assert main(["rollout", "--config", str(config), "--out", str(out), "--ckpt_path", str(checkpoint)]) == 0
+    assert [group[0].group_id for group in read_rollouts(out).groups] == [0, 1, 2, 3]
+
+
+def test_a_run_that_sampled_cannot_go_on_with_files(config, rollouts, tmp_path, capsys):
+    assert main(["fit", "--config", str(config), "--trainer.max_epochs=1"]) == 0
+    for more in ([], ["--data.accept_changed_prompts=true"]):
+        assert fit_on(rollouts, config, "--ckpt_path=last", *more) == 2
+        assert "Traceback" not in capsys.readouterr().err
