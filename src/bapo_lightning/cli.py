@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if first == "replay":
             from bapo_lightning.replay_command import run as replay
 
-            return replay([a for i, a in enumerate(arguments) if i != arguments.index("replay")])
+            arguments.remove(first)
+            return replay(arguments)
         from bapo_lightning.training_cli import run
 
         return run(arguments)

@@ -181,7 +181,6 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics = {
         "rollout/length": sum(lengths) / count,
         "rollout/truncated": sum(t.completion.finish_reason == "length" for t in trajectories) / count,
-        "rollout/success": sum(t.reward_status == "correct" for t in trajectories) / count,
         "rollout/missing_rewards": float(count - len(rewards)),
         "rollout/uniform_groups": sum(len(values) <= 1 for values in by_group.values()) / len(by_group),
     }
@@ -190,10 +189,14 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics["rollout/versions"] = sum(versions) / len(versions)
     if rewards:
         metrics["rollout/reward"] = sum(rewards) / len(rewards)
-    for status, number in Counter(t.reward_status for t in trajectories).items():
-        metrics[f"rollout/status_{status}"] = number / count
+    # Rollout files may come without verdicts: then there is no success, rather than none.
+    judged = [t for t in trajectories if t.reward_status]
+    if judged:
+        metrics["rollout/success"] = sum(t.reward_status == "correct" for t in judged) / len(judged)
+    for status, number in Counter(t.reward_status for t in judged).items():
+        metrics[f"rollout/status_{status}"] = number / len(judged)
     for name, solved in (("success", True), ("failure", False)):
-        chosen = [n for n, t in zip(lengths, trajectories, strict=True) if (t.reward_status == "correct") is solved]
+        chosen = [len(t.completion.token_ids) for t in judged if (t.reward_status == "correct") is solved]
         if chosen:
             metrics[f"rollout/length_{name}"] = sum(chosen) / len(chosen)
     return metrics

@@ -149,7 +149,7 @@ class Collector:
 
     def go_on(self, num_groups: int) -> list[Trajectory]:
         """Begin groups and sample on those under way; see `GroupSource`."""
-        return self._sample([*list(self._open), *self._open_new(num_groups)])
+        return self._sample([*self._open, *self._open_new(num_groups)])
 
     @property
     def num_under_way(self) -> int:
@@ -211,7 +211,7 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """The prompt cursor and the groups under way."""
         return {
-            "groups_sampled": self._groups_started,
+            "groups_started": self._groups_started,
             "open": pack_trajectories([t for group in self.open_groups for t in group]),
         }
 
@@ -221,7 +221,7 @@ class Collector:
         Raises:
             InputError: The state is damaged.
         """
-        self._groups_started = state_dict["groups_sampled"]
+        self._groups_started = state_dict["groups_started"]
         groups = group_trajectories(unpack_trajectories(state_dict["open"]))
         self._open = {group[0].group_id: group for group in groups}
 

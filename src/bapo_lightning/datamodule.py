@@ -191,23 +191,25 @@ class ReplayDataModule(AnsweringDataModule):
                     "trainer.reload_dataloaders_every_n_epochs must be 1, as one Lightning epoch is one rollout phase; "
                     f"got {self.trainer.reload_dataloaders_every_n_epochs}"  # type: ignore[attr-defined]
                 )
-
             if self._phase >= 0 and self.trainer.ckpt_path is None:
                 raise InputError(
                     "this ReplayDataModule holds the groups and the prompt cursor of a run before; make a new one for "
                     "another run, or give the checkpoint to go on from as ckpt_path"
                 )
             if self.frozen:
-                self._end_with_the_data(self.frozen.num_phases)
+                self._end_with_the_data(self.frozen)
         self.engine.cancelled.clear()
         self._attached = False
 
-    def _end_with_the_data(self, num_phases: int) -> None:
+    def _end_with_the_data(self, frozen: FrozenSource) -> None:
         assert self.trainer is not None
-        wanted = self.trainer.max_epochs
+        wanted, num_phases = self.trainer.max_epochs, frozen.num_phases
         if wanted is None or wanted < 0 or wanted > num_phases:
             log.warning(
-                "data.rollouts holds %d phases of %d groups; the run ends then", num_phases, self.groups_per_phase
+                "data.rollouts holds %d groups: the run ends after %d phases of at most %d",
+                len(frozen.rollouts.groups),
+                num_phases,
+                self.groups_per_phase,
             )
             self.trainer.fit_loop.max_epochs = num_phases
 
@@ -269,7 +271,7 @@ class ReplayDataModule(AnsweringDataModule):
         waited = time.perf_counter() - started
         version = self.module.updates_done if self.frozen else self.sync_engine()
         last_version = version + self._updates_per_phase - 1
-        self.queue.retire(last_version)
+        self.queue.retire()
         # With overlap the youngest groups are sampled beside the phase that begins.
         ahead = self.lag_phases + (0 if self.rollout.overlap else 1)
         while self.queue.num_waiting < ahead:

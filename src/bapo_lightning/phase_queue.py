@@ -1,15 +1,13 @@
 """Which groups a phase trains on: its own, those of an earlier phase (lag), or a draw from the buffer (replay)."""
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bapo_lightning.errors import InputError
 from bapo_lightning.replay import Group, ReplayBuffer, oldest_version
 from bapo_lightning.seeding import generator
-
-log = logging.getLogger(__name__)
+from bapo_lightning.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -69,29 +67,27 @@ class PhaseQueue:
             return len(useful)
         left = sum(i in useful for i in self._left_over)
         for ids in self._waiting:
-            available = left + sum(i in useful for i in ids)
-            usable = min(available, self.groups_per_phase)
-            left = available - (
-                usable - usable % self.groups_per_update if usable >= self.groups_per_update else usable
-            )
+            left += sum(i in useful for i in ids)
+            left -= self._dealt(left)[0]
         return left
 
-    def retire(self, last_version: int) -> None:
-        """Let go what the next phase cannot train on: groups that had their phase, and those that are too old.
+    def _dealt(self, available: int, world_size: int = 1) -> tuple[int, int]:
+        """How many of the available groups a phase trains on, and how many of them make an update."""
+        usable = min(available, self.groups_per_phase)
+        # With too few for one update there is a smaller one, of which every rank gets an equal share.
+        per_update = self.groups_per_update if usable >= self.groups_per_update else usable - usable % world_size
+        return (usable - usable % per_update if per_update else 0), per_update
 
-        Args:
-            last_version: Policy updates behind the weights that the phase's last update changes.
-        """
+    def retire(self) -> None:
+        """Let go of the groups that had their phase."""
         if not self.replays:
             self.buffer.remove(i for i in self.phase_group_ids if i in self.buffer)
             self.phase_group_ids = []
-        self.buffer.drop_stale(last_version)
 
-    def add(self, trajectories: Iterable[Sequence[Any]]) -> None:
-        """Take in the groups of the phase that was sampled last."""
-        groups = list(trajectories)
-        self.buffer.add(trajectory for group in groups for trajectory in group)
-        self._waiting.append([group[0].group_id for group in groups])
+    def add(self, trajectories: Sequence[Trajectory]) -> None:
+        """Take in the groups of the phase that was sampled last; whole, in order of their ids."""
+        self.buffer.add(trajectories)
+        self._waiting.append(list(dict.fromkeys(t.group_id for t in trajectories)))
 
     def draw(self, phase: int, last_version: int, world_size: int) -> PhaseGroups:
         """Choose the groups of the next phase.
@@ -111,23 +107,18 @@ class PhaseQueue:
         self.buffer.drop_stale(last_version)
         own = set(self._left_over) | set(self._waiting.pop(0))
         available = [g for g in self.buffer.groups if self.replays or g[0].group_id in own]
-        usable = min(len(available), self.groups_per_phase)
-        # With too few for one update there is a smaller one, of which every rank gets an equal share.
-        per_update = self.groups_per_update if usable >= self.groups_per_update else usable - usable % world_size
-        if per_update == 0:
+        count, per_update = self._dealt(len(available), world_size)
+        if count == 0:
             raise InputError(
-                f"data.buffer: rollout phase {phase} left {usable} usable groups for {world_size} ranks "
+                f"data.buffer: rollout phase {phase} left {len(available)} usable groups for {world_size} ranks "
                 f"({self.buffer.counts}); raise data.max_generations, capacity or max_staleness, or do not drop "
                 "uniform groups"
             )
-        count = usable - usable % per_update
         if self.replays:
             groups = self.buffer.sample(count, generator(self.seed, "buffer", phase), last_version)
         else:
             groups = available[:count]
             self._left_over = [group[0].group_id for group in available[count:]]
-        if count < self.groups_per_phase:
-            log.info("rollout phase %d trains on %d groups instead of %d", phase, count, self.groups_per_phase)
         self.phase_group_ids = [group[0].group_id for group in groups]
         return PhaseGroups(groups, per_update)
 

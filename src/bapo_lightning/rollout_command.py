@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,6 @@ class RolloutTrainer(Trainer):
             print(writer.summary(), flush=True)
 
 
-@dataclass
 class RolloutWriter(Callback):
     """Writes the groups of each phase to a file of their own as soon as they are scored.
 
@@ -70,9 +69,8 @@ class RolloutWriter(Callback):
         InputError: It is neither, or cannot be written to.
     """
 
-    folder: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             in_use = any(self.folder.iterdir())
@@ -95,7 +93,7 @@ class RolloutWriter(Callback):
         self._groups += len({t.group_id for t in trajectories})
         if trainer.is_global_zero:
             write_rollouts(
-                self.folder / f"phase_{batch_idx:05d}.parquet",
+                self.folder / f"phase_{batch.number:05d}.parquet",
                 trajectories,
                 temperature=data.sampling.temperature,
                 max_new_tokens=data.sampling.max_new_tokens,

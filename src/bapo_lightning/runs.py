@@ -58,7 +58,10 @@ class RunFolder:
             candidates = [(v, self.path / f"version_{v}" / LAST_CHECKPOINT) for v in sorted(versions, reverse=True)]
         for version, path in candidates:
             if path.exists() or path.with_name(PREVIOUS).exists():
-                return version, *_newest_whole(path)
+                found, updates, damage = _newest_whole(path)
+                if damage is not None and os.environ.get("LOCAL_RANK", "0") == "0":
+                    print(f"bapo: warning: {damage}\ngoing on from {found}, after update {updates}", file=sys.stderr)
+                return version, found, updates
         raise InputError(
             f"ckpt_path=last: there is no {LAST_CHECKPOINT} under {self.path}; leave ckpt_path out to start the run, "
             "or give the path of a checkpoint"
@@ -82,21 +85,25 @@ class RunFolder:
             ) from error
 
 
-def _newest_whole(last: Path) -> tuple[Path, int]:
-    """The last checkpoint, or the previous one where that is damaged; with the updates behind it."""
+def _newest_whole(last: Path) -> tuple[Path, int, InputError | None]:
+    """The last checkpoint, or the previous one where that is damaged.
+
+    Returns:
+        The checkpoint, the updates behind it, and what is wrong with the last one.
+
+    Raises:
+        InputError: Neither is whole.
+    """
     try:
-        return last, _updates_behind(last)
+        return last, _updates_behind(last), None
     except InputError as damage:
         previous = last.with_name(PREVIOUS)
         if not previous.exists():
             raise
         try:
-            updates = _updates_behind(previous)
+            return previous, _updates_behind(previous), damage
         except InputError as worse:
             raise InputError(f"{damage}. The checkpoint before it cannot be used either: {worse}") from worse
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"bapo: warning: {damage}\ngoing on from {previous}, after update {updates}", file=sys.stderr)
-        return previous, updates
 
 
 def inspect_checkpoint(path: Path) -> int:
@@ -111,17 +118,12 @@ def inspect_checkpoint(path: Path) -> int:
     Raises:
         InputError: It is missing, damaged, or not a checkpoint of a training run.
     """
-    try:
+    if path.name != LAST:
         return _updates_behind(path)
-    except InputError as damage:
-        previous = path.with_name(PREVIOUS)
-        if path.name != LAST or not previous.exists():
-            raise
-        try:
-            updates = _updates_behind(previous)
-        except InputError as worse:
-            raise InputError(f"{damage}. The checkpoint before it cannot be used either: {worse}") from worse
-        raise InputError(f"{damage}. The checkpoint before it is whole: {previous}, after update {updates}") from damage
+    found, updates, damage = _newest_whole(path)
+    if damage is not None:
+        raise InputError(f"{damage}. The checkpoint before it is whole: {found}, after update {updates}") from damage
+    return updates
 
 
 def _updates_behind(path: Path) -> int:

@@ -9,7 +9,6 @@ from bapo_lightning.collection import assign_advantages
 from bapo_lightning.collector import Collected, Collector, describe
 from bapo_lightning.frozen import FrozenSource
 from bapo_lightning.phase_queue import PhaseQueue
-from bapo_lightning.replay import group_trajectories
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ class GroupSupply:
         kept = [trajectory for group in collected.filled.kept for trajectory in group]
         if kept:
             kept = assign_advantages(kept, self.advantage, self._phases)
-        self.queue.add(group_trajectories(kept))
+        self.queue.add(kept)
         self.queue.buffer.counts.dropped_uniform += collected.filled.num_uniform
         self._phases += 1
 

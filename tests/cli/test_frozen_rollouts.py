@@ -52,7 +52,7 @@ def test_training_on_frozen_rollouts_is_the_run_that_sampled_them(config, rollou
 def test_it_ends_with_the_data_and_its_age_grows(config, rollouts, tmp_path, caplog):
     """Two phases of four updates; all tokens are of version 0, so update n trains on tokens n updates old."""
     assert fit_on(rollouts, config, "--trainer.max_epochs=9") == 0
-    assert "holds 2 phases of 4 groups" in caplog.text
+    assert "holds 8 groups: the run ends after 2 phases of at most 4" in caplog.text
     assert curve(tmp_path / "runs/test/version_0", "staleness/mean") == {n: n - 1 for n in range(1, 9)}
 
 
@@ -108,7 +108,12 @@ def test_a_file_made_elsewhere_trains(config, tmp_path):
         }
     ).to_parquet(tmp_path / "theirs.parquet")
     assert fit_on(tmp_path / "theirs.parquet", config, "--data.groups_per_phase=2") == 0
-    assert curve(tmp_path / "runs/test/version_0", "rollout/length") == {0: 3.0}
+    run = tmp_path / "runs/test/version_0"
+    assert curve(run, "rollout/length") == {0: 3.0}
+    # Nobody said whether an answer is correct: there is no success, and not one of 0.
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    assert not {"rollout/success", "rollout/status_", "rollout/length_failure"} & set(events.Tags()["scalars"])
 
 
 @pytest.mark.parametrize(

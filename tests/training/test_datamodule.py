@@ -247,7 +247,7 @@ def test_dynamic_sampling_trains_on_groups_that_teach_only(model_folder):
     for update in updates:
         for group in update.batch.rewards.view(-1, 2):
             assert len(set(group.tolist())) > 1
-    started = data.collector.state_dict()["groups_sampled"]
+    started = data.collector.state_dict()["groups_started"]
     assert started > 12
     assert data.buffer.counts.dropped_uniform == started - 12
 

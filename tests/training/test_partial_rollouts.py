@@ -240,7 +240,7 @@ def test_every_group_is_trained_once_a_phase_and_none_is_lost(model_folder, repl
     trained = Counter(
         tuple(p[m].tolist()) for u in updates for p, m in zip(u.batch.prompt_ids, u.batch.prompt_mask, strict=True)
     )
-    started = data.collector.state_dict()["groups_sampled"]
+    started = data.collector.state_dict()["groups_started"]
     # 6 phases of 4, and what the first one starts while it waits: 6 tokens at 2 a phase take three.
     assert 24 < started <= 24 + 2 * 4
     if replayed:

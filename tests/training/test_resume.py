@@ -151,6 +151,19 @@ def settings_of(kind):
     }[kind]
 
 
+def assert_goes_on_as(straight, again, done, name):
+    """After ``done`` updates a resumed run is the straight one; both as `run` returns them."""
+    trainer, module, data, watch = straight
+    again_trainer, again_module, again_data, again_watch = again
+    assert again_trainer.global_step == trainer.global_step, name
+    assert again_trainer.current_epoch == trainer.current_epoch, name
+    assert again_watch.updates == {n: update for n, update in watch.updates.items() if n > done}, name
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, again_module.state_dict()[key]), (name, key)
+    started, again_started = (d.collector.state_dict()["groups_started"] for d in (data, again_data))
+    assert again_started == started, name
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -180,34 +193,22 @@ def test_resumed_at_every_step_equals_straight(model_folder, tmp_path, kind):
         **{f"phase end {n}": tmp_path / "straight" / f"phase_step={n}.ckpt" for n in (4, 8)},
     }
     for name, path in checkpoints.items():
-        done = int(name.rpartition(" ")[2])
-        again_trainer, again_module, again_data, again = run(
-            model_folder, tmp_path / name, ckpt_path=path, **settings_of(kind)
-        )
-        assert again_trainer.global_step == LAST, name
-        assert again.updates == {n: straight.updates[n] for n in range(done + 1, LAST + 1)}, name
-        assert again_trainer.current_epoch == trainer.current_epoch, name
-        assert again_data.collector.state_dict()["groups_sampled"] == data.collector.state_dict()["groups_sampled"], (
-            name
-        )
-        for key, value in module.state_dict().items():
-            assert torch.equal(value, again_module.state_dict()[key]), (name, key)
+        again = run(model_folder, tmp_path / name, ckpt_path=path, **settings_of(kind))
+        assert_goes_on_as((trainer, module, data, straight), again, int(name.rpartition(" ")[2]), name)
 
 
 def test_phases_of_unequal_length_resume_at_every_step(model_folder, tmp_path):
     """Too few groups teach anything: phases of 2 and of 4 updates, so that a longer one follows a shorter one."""
     settings = {"lag": 4, "max_generations": 2, "group_size": 2, "num_prompts": 40}
-    trainer, module, _, straight = run(model_folder, tmp_path / "straight", **settings)
-    lengths = [end - start for start, end in pairwise([*straight.rolled_out, trainer.global_step])]
+    straight = run(model_folder, tmp_path / "straight", **settings)
+    last = straight[0].global_step
+    lengths = [end - start for start, end in pairwise([*straight[3].rolled_out, last])]
     assert any(later > earlier for earlier, later in pairwise(lengths)), lengths
     for path in sorted((tmp_path / "straight").glob("*.ckpt")):
         done = int(path.stem.partition("=")[2])
-        if done < trainer.global_step:
-            again_trainer, again_module, _, again = run(model_folder, tmp_path / path.stem, ckpt_path=path, **settings)
-            assert again.updates == {n: u for n, u in straight.updates.items() if n > done}, path.stem
-            assert again_trainer.current_epoch == trainer.current_epoch
-            for key, value in module.state_dict().items():
-                assert torch.equal(value, again_module.state_dict()[key]), (path.stem, key)
+        if done < last:
+            again = run(model_folder, tmp_path / path.stem, ckpt_path=path, **settings)
+            assert_goes_on_as(straight, again, done, path.stem)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])

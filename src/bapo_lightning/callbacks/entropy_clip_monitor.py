@@ -117,11 +117,6 @@ class EntropyClipMonitor(Callback):
         if self.histogram_interval and trainer.global_step % self.histogram_interval == 0:
             self._write_histograms(trainer, update, ratios)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Have the curves on disk before the checkpoint behind which a killed run goes on."""
-        for logger in trainer.loggers:
-            logger.save()
-
     def _write_histograms(self, trainer: Trainer, update: UpdateRecord, ratios: Tensor) -> None:
         mask = update.batch.loss_mask
         values = {

@@ -38,6 +38,11 @@ class NewestCheckpoint(ModelCheckpoint):
         """Write one after a phase; Lightning's own callback would not, as it keeps no other checkpoint then."""
         self._save(trainer)
 
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Have the curves on disk before a checkpoint, of whichever callback: a killed run goes on behind it."""
+        for logger in trainer.loggers:
+            logger.save()
+
     def _save(self, trainer: Trainer) -> None:
         if not self._should_skip_saving_checkpoint(trainer):
             self._save_last_checkpoint(trainer, {})

@@ -20,10 +20,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def as_record(self) -> list[float]:
-        """Plain values for JSON."""
-        return [self.low, self.high]
-
 
 def problem_interval(scores: Sequence[float], seed: int = 0) -> Interval | None:
     """Percentile bootstrap over problems: what the score would be on other problems of the same kind (Efron 1979).
@@ -89,8 +85,8 @@ def interval_records(
     records: dict[str, Any] = {}
     for name, scores in scores_by_metric.items():
         over_problems = problem_interval(scores, seed)
-        records[name] = {"problems": None if over_problems is None else over_problems.as_record()}
+        records[name] = {"problems": None if over_problems is None else list(over_problems)}
         if name.startswith("avg@"):
             over_samples = sampling_interval(correct, scored)
-            records[name]["samples"] = None if over_samples is None else over_samples.as_record()
+            records[name]["samples"] = None if over_samples is None else list(over_samples)
     return records
