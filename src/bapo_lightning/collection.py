@@ -97,18 +97,19 @@ def go_on(
 
 def score(trajectories: Sequence[Trajectory], reward: Reward) -> list[Trajectory]:
     """Give every trajectory its reward and status; a missing reward stays None."""
-    scores = reward.score(
-        [t.text for t in trajectories],
-        [t.prompt.answer for t in trajectories],
-        [t.completion.finish_reason for t in trajectories],
-    )
+    scores = reward.score_trajectories(trajectories)
     if len(scores) != len(trajectories):
         raise InputError(
             f"data.reward: {type(reward).__name__} returned {len(scores)} scores for {len(trajectories)} responses; "
             "it must return one for each, in order"
         )
     return [
-        replace(trajectory, reward=None if verdict.is_missing else verdict.value, reward_status=verdict.status)
+        replace(
+            trajectory,
+            reward=None if verdict.is_missing else verdict.value,
+            reward_status=verdict.status,
+            reward_parts=verdict.parts,
+        )
         for trajectory, verdict in zip(trajectories, scores, strict=True)
     ]
 
@@ -150,6 +151,8 @@ def assign_advantages(
     if not bool(known.any()):
         statuses = Counter(t.reward_status for t in trajectories)
         counts = ", ".join(f"{status} {count}" for status, count in statuses.most_common())
+        lacking = Counter(name for t in trajectories for name, value in t.reward_parts.items() if value is None)
+        counts += "".join(f"; {name} missing {count}" for name, count in lacking.most_common())
         raise InputError(
             f"data.reward: not one of the {len(trajectories)} rewards of rollout phase {phase} could be computed "
             f"({counts}), so there is nothing to learn from; check the gold answers and the reward's limits"
@@ -195,6 +198,12 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics["rollout/success"] = sum(t.reward_status == "correct" for t in judged) / len(judged)
     for status, number in Counter(t.reward_status for t in judged).items():
         metrics[f"rollout/status_{status}"] = number / len(judged)
+    for name in dict.fromkeys(name for t in trajectories for name in t.reward_parts):
+        values = [t.reward_parts.get(name) for t in trajectories if name in t.reward_parts]
+        known = [value for value in values if value is not None]
+        metrics[f"reward/{name}_missing"] = float(len(values) - len(known))
+        if known:
+            metrics[f"reward/{name}"] = sum(known) / len(known)
     for name, solved in (("success", True), ("failure", False)):
         chosen = [len(t.completion.token_ids) for t in judged if (t.reward_status == "correct") is solved]
         if chosen:

@@ -4,7 +4,7 @@ Letters in shapes: B responses, T response tokens (padded), P prompt tokens (pad
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -167,6 +167,9 @@ class Trajectory:
 
     reward_status: str = ""
     """The reward's own word for it: correct, wrong, no_answer, truncated, timeout, error, bad_gold."""
+
+    reward_parts: Mapping[str, float | None] = field(default_factory=dict)
+    """Name → value before its weight, None where missing; of a reward that has several parts."""
 
     advantage: float = 0.0
     """Every token of the response carries it."""
@@ -372,6 +375,9 @@ class Score:
 
     extracted: str | None = None
     """The answer that was found in the response, if any."""
+
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    """Name → value before its weight, None where missing; of a reward that has several parts."""
 
     @property
     def is_missing(self) -> bool:

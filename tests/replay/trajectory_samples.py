@@ -58,5 +58,6 @@ def trajectories(draw, group_id=0, sample_index=0, prompt=None):
         text=draw(st.text()),
         reward=draw(st.none() | st.floats(-2, 2)),
         reward_status=draw(st.sampled_from(["correct", "wrong", "timeout", ""])),
+        reward_parts=draw(st.dictionaries(st.text(), st.none() | st.floats(-2, 2), max_size=2)),
         advantage=draw(st.floats(-5, 5)),
     )

@@ -68,6 +68,7 @@ def _record(t: Trajectory) -> dict[str, object]:
         "answer": t.prompt.answer,
         "reward": t.reward,
         "status": t.reward_status,
+        "reward_parts": dict(t.reward_parts),
         "advantage": t.advantage,
         "length": len(t.completion.token_ids),
         "finish_reason": t.completion.finish_reason,
@@ -81,6 +82,9 @@ def _markdown(t: Trajectory) -> str:
         f"| {_cell(t.prompt.id)} | {reward} | {t.reward_status} | {_cell(t.prompt.answer)} "
         f"| {len(t.completion.token_ids)} | {t.completion.finish_reason} | {t.advantage:.3f} |"
     )
+    if t.reward_parts:
+        named = (f"{name} {'missing' if value is None else f'{value:g}'}" for name, value in t.reward_parts.items())
+        header += f"\n\nreward: {', '.join(named)}"
     return f"{header}\n\n{_fenced(_prompt_text(t))}\n\n{_fenced(t.text)}"
 
 

@@ -20,10 +20,10 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     Returns:
         ``prompts`` (a dict each) and, per trajectory, ``prompt_index``, ``group_id``, ``sample_index``,
         ``sampled_version``, ``oldest_trained_version``, ``response_length`` and ``prompt_length`` [N] int64,
-        ``reward`` and ``advantage`` [N] float64, ``has_reward`` [N] bool, lists ``finish_reason``, ``text`` and
-        ``reward_status``; per token ``token_ids`` and ``policy_versions`` [K] int32 and ``log_probs`` [K], float32 when
-        no value needs more, float64 otherwise; ``prompt_ids`` int32. ``has_proximal`` [N] bool, and
-        ``proximal_log_probs`` of the trajectories that have them.
+        ``reward`` and ``advantage`` [N] float64, ``has_reward`` [N] bool, lists ``finish_reason``, ``text``,
+        ``reward_status`` and ``reward_parts``; per token ``token_ids`` and ``policy_versions`` [K] int32 and
+        ``log_probs`` [K], float32 when no value needs more, float64 otherwise; ``prompt_ids`` int32. ``has_proximal``
+        [N] bool, and ``proximal_log_probs`` of the trajectories that have them.
     """
     rows = list(trajectories)
     prompt_numbers: dict[int, int] = {}
@@ -48,6 +48,7 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "finish_reason": [t.completion.finish_reason for t in rows],
         "text": [t.text for t in rows],
         "reward_status": [t.reward_status for t in rows],
+        "reward_parts": [dict(t.reward_parts) for t in rows],
         "prompt_ids": _int32([i for t in rows for i in t.prompt_ids]),
         "token_ids": _int32([i for t in rows for i in t.completion.token_ids]),
         "policy_versions": _int32([v for t in rows for v in t.completion.policy_versions]),
@@ -95,6 +96,7 @@ def unpack_trajectories(packed: dict[str, Any]) -> list[Trajectory]:
                 text=columns["text"][i],
                 reward=columns["reward"][i] if columns["has_reward"][i] else None,
                 reward_status=columns["reward_status"][i],
+                reward_parts=columns["reward_parts"][i],
                 advantage=columns["advantage"][i],
                 proximal_log_probs=(
                     tuple(columns["proximal_log_probs"][proximal_span]) if columns["has_proximal"][i] else None

@@ -37,6 +37,7 @@ OPTIONAL = (
     "source",
     "text",
     "reward_status",
+    "reward_parts",
     "finish_reason",
     "sampled_version",
 )
@@ -92,6 +93,7 @@ def write_rollouts(path: Path, trajectories: Iterable[Trajectory], *, temperatur
             "finish_reason": texts,
             "reward": pyarrow.float64(),
             "reward_status": texts,
+            "reward_parts": texts,
             "text": texts,
             "messages": texts,
             "answer": texts,
@@ -159,6 +161,7 @@ def _row(t: Trajectory, temperature: float, max_new_tokens: int) -> dict[str, An
         "finish_reason": t.completion.finish_reason,
         "reward": t.reward,
         "reward_status": t.reward_status,
+        "reward_parts": json.dumps(dict(t.reward_parts)),
         # Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark; the ids are what is trained on.
         "text": t.text.encode("utf-8", "replace").decode("utf-8"),
         "messages": json.dumps(messages if isinstance(messages, str) else [dict(m) for m in messages]),
@@ -272,6 +275,7 @@ def _trajectory(
         text=_text(row, "text", where),
         reward=None if reward is None or math.isnan(reward) else float(reward),
         reward_status=_text(row, "reward_status", where),
+        reward_parts=_parts(row, where),
     )
 
 
@@ -350,6 +354,21 @@ def _messages(row: Mapping[str, Any], where: str) -> Any:
             raise InputError(f"{where}: messages must be JSON of a list of chat messages, or of a text")
         return tuple(value)
     return value if isinstance(value, str) else text
+
+
+def _parts(row: Mapping[str, Any], where: str) -> dict[str, float | None]:
+    """The parts of the reward, from JSON."""
+    text = _text(row, "reward_parts", where)
+    try:
+        parts = json.loads(text) if text else {}
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: reward_parts is not JSON: {error}") from error
+    if not isinstance(parts, dict):
+        raise InputError(f"{where}: reward_parts must be JSON of names and numbers, got {text[:80]}")
+    for name, value in parts.items():
+        if isinstance(value, bool) or not isinstance(value, float | int | None) or not math.isfinite(value or 0):
+            raise InputError(f"{where}: reward_parts[{name!r}] must be a finite number or null, got {value!r}")
+    return {name: None if value is None else float(value) for name, value in parts.items()}
 
 
 def _import_pyarrow() -> tuple[Any, Any]:

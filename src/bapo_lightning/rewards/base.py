@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from bapo_lightning.errors import InputError
-from bapo_lightning.types import Score
+from bapo_lightning.types import Score, Trajectory
 
 
 class Reward(ABC):
@@ -34,6 +34,21 @@ class Reward(ABC):
         Raises:
             InputError: The sequences differ in length.
         """
+
+    def score_trajectories(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """Score the finished responses of training; a reward that counts tokens or reads prompts overrides this.
+
+        Args:
+            trajectories: Any number.
+
+        Returns:
+            One `Score` each, in order.
+        """
+        return self.score(
+            [t.text for t in trajectories],
+            [t.prompt.answer for t in trajectories],
+            [t.completion.finish_reason for t in trajectories],
+        )
 
     def close(self) -> None:
         """Release what the reward holds. It may be used again afterwards."""
