@@ -5,6 +5,7 @@ Messages are JSON with a 4-byte length in front. In: first ``{"sys_path", "memor
 with ``"is_last"`` when the process ends by itself after it.
 """
 
+import ast
 import json
 import os
 import re
@@ -27,6 +28,15 @@ _REPEATING = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]*)\s*\\(?:overline|bar)\s*\
 _LIST = re.compile(r"[(\[]|\\\{")
 _PERCENT = re.compile(rf"({_LITERAL}|[0-9]+)\s*\\?%")
 _REPEATED_BACKSLASH = re.compile(r"\\\\(?=[A-Za-z])")
+_EVALUATED = ("Integer", "Float", "Rational", "Symbol")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_FORBIDDEN_EVENTS = (
+    *("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "os.startfile", "subprocess.", "pty."),
+    *("socket.", "urllib.", "http.", "ftplib.", "smtplib.", "ctypes.", "webbrowser."),
+    *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
+    *("os.chown", "os.kill", "os.putenv", "os.unsetenv", "shutil.", "tempfile.", "sqlite3.", "signal.pthread_kill"),
+)
+"""Audit events (docs.python.org, "Audit events table") of starting, sending, changing and deleting things."""
 _MATRIX = re.compile(r"matrix|array|cases|\\\\\s")
 
 
@@ -142,6 +152,46 @@ def write_message(stream: BinaryIO, message: dict[str, Any]) -> None:
     stream.flush()
 
 
+def guard_eval() -> None:
+    """Let sympy's parser evaluate plain numbers and symbols only.
+
+    sympy turns text into objects through Python's ``eval``. math-verify hands it the numbers of an answer; should a
+    path appear by which other text gets there, it ends here and not in the interpreter.
+    """
+    from sympy.parsing import sympy_parser
+
+    sympy_parser.eval = _eval_atoms
+
+
+def _eval_atoms(source: str, *namespaces: Any) -> Any:
+    tree = ast.parse(source.strip(), mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            is_known = isinstance(node.func, ast.Name) and node.func.id in _EVALUATED and not node.keywords
+        else:
+            is_known = isinstance(node, ast.Expression | ast.Name | ast.Constant | ast.Load)
+        if not is_known:
+            raise ValueError(f"refused to evaluate {type(node).__name__} in {source[:80]!r}")
+    return eval(compile(tree, "<numbers and symbols>", "eval"), *namespaces)
+
+
+def lock_down() -> None:
+    """From now on this process may read files and compute; whatever else it tries raises `PermissionError`."""
+    sys.dont_write_bytecode = True
+    sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        mode, flags = arguments[1], arguments[2]
+        writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else bool(flags & _WRITING)
+        if not writes:
+            return
+    elif not event.startswith(_FORBIDDEN_EVENTS):
+        return
+    raise PermissionError(f"the reward's worker refused {event}")
+
+
 def limit_memory(num_bytes: int) -> None:
     """Cap the address space of this process."""
     import resource
@@ -175,6 +225,8 @@ def serve() -> None:
     except ImportError as error:
         write_message(replies, {"error": str(error)})
         return
+    guard_eval()
+    lock_down()
     write_message(replies, {"ready": True})
     while (request := read_message(source)) is not None:
         limit_cpu(request["cpu_seconds"])
