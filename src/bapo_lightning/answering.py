@@ -1,8 +1,10 @@
 """Answers to benchmark problems and to prompts: sampled, decoded and, where there is a gold answer, scored."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from bapo_lightning.rewards import Reward
 from bapo_lightning.rollout import RolloutEngine
@@ -44,6 +46,47 @@ class Answer:
             "length": len(self.completion.token_ids),
             "finish_reason": self.completion.finish_reason,
         }
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Problem and sample: no two answers of an evaluation share it."""
+        return self.request.prompt.id, self.request.sample_index
+
+    def pack(self) -> dict[str, Any]:
+        """All but the request's settings, as plain values that JSON gives back exactly."""
+        return {
+            "key": list(self.key),
+            "completion": vars(self.completion),
+            "text": self.text,
+            "value": None if self.score.is_missing else self.score.value,
+            "status": self.score.status,
+            "extracted": self.score.extracted,
+        }
+
+    @classmethod
+    def unpack(cls, packed: dict[str, Any], requests: Mapping[tuple[str, int], AnswerRequest]) -> "Answer":
+        """Undo `pack`.
+
+        Args:
+            packed: What `pack` returned.
+            requests: The requests of the evaluation, by problem and sample.
+
+        Raises:
+            KeyError: Something is lacking, or no request has its key.
+        """
+        completion = packed["completion"]
+        value = packed["value"]
+        return cls(
+            request=requests[packed["key"][0], packed["key"][1]],
+            completion=Completion(
+                token_ids=tuple(completion["token_ids"]),
+                log_probs=tuple(completion["log_probs"]),
+                policy_versions=tuple(completion["policy_versions"]),
+                finish_reason=completion["finish_reason"],
+            ),
+            text=packed["text"],
+            score=Score(math.nan if value is None else value, packed["status"], packed["extracted"]),
+        )
 
 
 def answer(

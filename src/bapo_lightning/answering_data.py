@@ -1,7 +1,9 @@
 """What a DataModule does besides training: it has an engine answer benchmark problems and prompts."""
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning.pytorch import LightningDataModule
@@ -10,8 +12,8 @@ from torch.utils.data import DataLoader
 from bapo_lightning.answering import Answer, AnswerRequest, answer
 from bapo_lightning.deck import PromptDeck
 from bapo_lightning.errors import InputError
-from bapo_lightning.evaluation import Benchmark
-from bapo_lightning.models import Policy
+from bapo_lightning.evaluation import Benchmark, UnfinishedAnswers
+from bapo_lightning.models import Policy, weights_digest
 from bapo_lightning.rewards import Reward
 from bapo_lightning.rollout import RolloutEngine
 from bapo_lightning.tasks import PromptSource, encode_prompt
@@ -20,10 +22,9 @@ from bapo_lightning.types import SamplingSettings, Sealed
 if TYPE_CHECKING:
     from bapo_lightning.module import PolicyModule
 
-AnswerBatch = Sealed[list[AnswerRequest]]
+log = logging.getLogger(__name__)
 
-ANSWERS_PER_BATCH = 256
-"""Responses handed to the engine at a time in evaluation; the engine cuts them into batches of its own."""
+AnswerBatch = Sealed[list[AnswerRequest]]
 
 
 class AnsweringDataModule(LightningDataModule):
@@ -59,6 +60,14 @@ class AnsweringDataModule(LightningDataModule):
         """Whether the engine samples in another thread while the policy is trained."""
         self.benchmarks: list[Benchmark] = []
         """Filled by `AIMEEvaluation`; `bapo validate` and `bapo test` go through them."""
+        self.answers_per_batch = 256
+        """Responses handed to the engine at a time in evaluation; the engine cuts them into batches of its own."""
+        self.unfinished_folder: Path | None = None
+        """Where answers of evaluations under way are kept; None keeps none."""
+        self.unfinished: list[UnfinishedAnswers | None] = []
+        """One a benchmark, of the evaluation under way."""
+        self.answers_before: list[list[Answer]] = []
+        """One list a benchmark: answers that an evaluation which was stopped had given already."""
 
     @property
     def module(self) -> "PolicyModule":
@@ -106,15 +115,47 @@ class AnsweringDataModule(LightningDataModule):
         """One loader a benchmark, this rank's share of the problems in it."""
         assert self.trainer is not None
         loaders: list[Iterable[AnswerBatch]] = []
+        self.unfinished, self.answers_before = [], []
         for benchmark in self.benchmarks:
             longest = max(len(encode_prompt(self.module.policy.tokenizer, p)) for p in benchmark.problems())
             self._require_positions(f"benchmark {benchmark.name}", benchmark.sampling, longest)
+            done = {answer.key for answer in self._look_for_earlier_answers(benchmark)}
             items = [
                 AnswerRequest(prompt, sample_index, benchmark.sampling)
                 for prompt, sample_index in benchmark.items(self.trainer.global_rank, self.trainer.world_size)
+                if (prompt.id, sample_index) not in done
             ]
-            loaders.append(_batches(items))
+            loaders.append(self._batches(items))
         return loaders
+
+    def _look_for_earlier_answers(self, benchmark: Benchmark) -> list[Answer]:
+        """What an evaluation of these very weights that was stopped has left, of all ranks."""
+        if self.unfinished_folder is None:
+            self.unfinished.append(None)
+            self.answers_before.append([])
+            return []
+        assert self.trainer is not None
+        tokenizer = self.module.policy.tokenizer
+        unfinished = UnfinishedAnswers(
+            self.unfinished_folder,
+            {
+                "benchmark": benchmark.name,
+                "settings": benchmark.settings(),
+                "prompts": [(p.id, p.answer, encode_prompt(tokenizer, p)) for p in benchmark.problems()],
+                "seed": self.seed,
+                "engine": type(self.engine).__qualname__,
+                "reward": self.reward.settings(),
+                "precision": str(self.trainer.precision),
+                "weights": weights_digest(self.module.policy),
+            },
+        )
+        wanted = {(p.id, sample): AnswerRequest(p, sample, benchmark.sampling) for p, sample in benchmark.items()}
+        answers = [Answer.unpack(record, wanted) for record in unfinished.load()]
+        if answers and self.trainer.is_global_zero:
+            log.warning("%s: going on after %d of %d answers", benchmark.name, len(answers), len(wanted))
+        self.unfinished.append(unfinished)
+        self.answers_before.append(answers)
+        return answers
 
     def test_dataloader(self) -> list[Iterable[AnswerBatch]]:
         """The same as validation."""
@@ -125,7 +166,7 @@ class AnsweringDataModule(LightningDataModule):
         assert self.trainer is not None
         share = self.deck.prompts[self.trainer.global_rank :: self.trainer.world_size]
         items = [AnswerRequest(prompt=e.prompt, sample_index=0, sampling=self.sampling) for e in share]
-        return _batches(items)
+        return self._batches(items)
 
     def answer(self, requests: list[AnswerRequest]) -> list[Answer]:
         """Sample and score the requests of one validation, test or prediction batch."""
@@ -138,10 +179,9 @@ class AnsweringDataModule(LightningDataModule):
             precision=self.trainer.precision_plugin.forward_context(),
         )
 
+    def _batches(self, requests: list[AnswerRequest]) -> Iterable[AnswerBatch]:
+        return DataLoader(requests, batch_size=self.answers_per_batch, collate_fn=Sealed)  # type: ignore[arg-type]
+
     def teardown(self, stage: str) -> None:
         """Stop the reward's worker processes."""
         self.reward.close()
-
-
-def _batches(requests: list[AnswerRequest]) -> Iterable[AnswerBatch]:
-    return DataLoader(requests, batch_size=ANSWERS_PER_BATCH, collate_fn=Sealed)  # type: ignore[arg-type]

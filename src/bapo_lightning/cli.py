@@ -15,6 +15,7 @@ COMMANDS = {
     "predict": "sample a response to every prompt of the task",
     "rollout": "sample training rollouts with fixed weights and write them to files",
     "replay": "train strategies side by side on the same rollout files",
+    "compare": "test whether two evaluated checkpoints can be told apart",
 }
 
 EXIT_DONE, EXIT_FAILED, EXIT_INPUT = 0, 1, 2
@@ -39,6 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             arguments.remove(first)
             return replay(arguments)
+        if first == "compare":
+            from bapo_lightning.compare_command import run as compare
+
+            arguments.remove(first)
+            return compare(arguments)
         from bapo_lightning.training_cli import run
 
         return run(arguments)

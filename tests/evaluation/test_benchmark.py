@@ -3,6 +3,7 @@
 import json
 import logging
 
+import pandas
 import pytest
 from jsonargparse import ArgumentParser
 
@@ -59,7 +60,9 @@ def test_repeats_side_by_side_and_with_other_spacing(tmp_path):
 
 def test_repeats_with_another_answer_are_refused(tmp_path):
     rows = [{"problem": "p", "answer": "1"}, {"problem": "p", "answer": "2"}]
-    with pytest.raises(InputError, match=r"bench\.jsonl:2: repeats the problem of line 1 with another answer, '2'"):
+    with pytest.raises(
+        InputError, match=r"bench\.jsonl:2: repeats the problem of .*bench\.jsonl:1 with another answer, '2'"
+    ):
         Benchmark(write(tmp_path, rows)).problems()
 
 
@@ -128,6 +131,8 @@ def test_bad_rows_name_file_and_line(tmp_path, row, message):
         ({"temperature": -1.0}, "benchmark x: temperature must be a finite number"),
         ({"top_p": 0.0}, "benchmark x: top_p"),
         ({"max_new_tokens": 0}, "benchmark x: max_new_tokens"),
+        ({"pass_at": [1, 17]}, "benchmark x: pass_at must lie in 1 … k = 16, got 17"),
+        ({"pass_at": [0]}, "pass_at must lie in 1 … k = 16, got 0"),
         ({"limit": 0}, "limit must be at least 1"),
         ({"name": "a/b"}, "name of a benchmark"),
         ({"system_prompt": "s", "as_chat": False}, "system_prompt needs as_chat: true"),
@@ -142,6 +147,38 @@ def test_the_file_is_read_at_first_use_only():
     benchmark = Benchmark("nowhere/x.jsonl")
     with pytest.raises(InputError, match=r"nowhere/x\.jsonl does not exist"):
         benchmark.problems()
+
+
+def test_parquet_and_data_sets_hold_the_same_problems(tmp_path):
+    """A folder of data files goes through the reader of the hub."""
+    rows = [{"problem": f"p{i}", "answer": str(i)} for i in range(3)] * 2
+    write(tmp_path, rows)
+    pandas.DataFrame(rows).to_parquet(tmp_path / "bench.parquet")
+    folder = tmp_path / "org" / "bench.v1"
+    folder.mkdir(parents=True)
+    write(folder, rows, name="test.jsonl")
+    files = [Benchmark(str(tmp_path / f"bench.{ending}"), k=2) for ending in ("jsonl", "parquet")]
+    hub = Benchmark(str(folder), k=2)
+    assert (hub.name, files[1].name) == ("bench.v1", "bench")
+    for benchmark in (*files, hub):
+        assert [(p.messages[0]["content"], p.answer) for p in benchmark.problems()] == [
+            ("p0", "0"),
+            ("p1", "1"),
+            ("p2", "2"),
+        ]
+        assert benchmark.data.repeated_rows == 3
+        assert len(benchmark.data.sha256) == 64
+    assert hub.settings()["split"] == "test"
+    assert "split" not in files[0].settings()
+    other = Benchmark(str(folder), k=2, split="train")
+    with pytest.raises(InputError, match=r"benchmark bench\.v1: cannot load .*\[train\]"):
+        other.problems()
+
+
+def test_what_is_neither_a_file_nor_a_data_set_is_named(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match=r"benchmark aime99: cannot load nobody/aime99\[test\]"):
+        Benchmark("nobody/aime99").problems()
 
 
 def test_built_from_yaml(four):

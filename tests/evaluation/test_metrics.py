@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bapo_lightning.errors import InputError
-from bapo_lightning.evaluation import AverageAtK, MajorityAtK, PassAtK, pass_at_k
+from bapo_lightning.evaluation import AverageAtK, MajorityAtK, PassAtK, PassHatK, pass_at_k, pass_hat_k
 
 ALL = [AverageAtK, PassAtK, MajorityAtK]
 
@@ -247,3 +247,21 @@ def test_any_deal_to_ranks_gives_the_same_score(table, world_size, random):
             parts[0].merge_state(other)
         # Sums run in another order: equal up to rounding.
         torch.testing.assert_close(parts[0].compute(), whole.compute(), equal_nan=True)
+
+
+def test_pass_hat_k_is_the_share_of_subsets_that_are_all_correct():
+    """Every (n, c, k) up to n = 7, against the enumeration of all subsets."""
+    for n in range(1, 8):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                subsets = list(combinations([i < c for i in range(n)], k))
+                assert pass_hat_k(n, c, k) == float(Fraction(sum(map(all, subsets)), len(subsets)))
+
+
+def test_pass_hat_k_over_problems():
+    metric = PassHatK(2)
+    metric.update([0, 1, 2], [[1, 1, 1], [1, 1, 0], [1, None, 0]])
+    # 1, 1/3, and of two verdicts one is wrong: 0.
+    assert float(metric.compute()) == pytest.approx((1 + 1 / 3 + 0) / 3)
+    with pytest.raises(InputError, match="pass\\^k: k must lie in 1 … n = 2, got 3"):
+        pass_hat_k(2, 1, 3)

@@ -48,6 +48,7 @@ def test_numbers_by_hand(benchmark, samples):
     assert record["scores"] == {
         "avg@4": pytest.approx((2 / 4 + 1 / 4 + 0 / 2) / 3),
         "pass@4": pytest.approx(2 / 3, abs=1e-6),
+        "pass^4": 0.0,
         "maj@4": pytest.approx(1 / 3, abs=1e-6),
     }
     assert (record["num_problems"], record["num_samples"], record["num_missing"]) == (3, 12, 2)
@@ -100,7 +101,7 @@ def test_thirty_problems_two_solved(tmp_path):
 def test_all_verdicts_missing_is_null(benchmark):
     results = [sample(p, i, "timeout") for p in range(3) for i in range(4)]
     record = benchmark_result(benchmark, results, seed=0, update=0)
-    assert record["scores"] == {"avg@4": None, "pass@4": None, "maj@4": None}
+    assert record["scores"] == {"avg@4": None, "pass@4": None, "pass^4": None, "maj@4": None}
     assert record["num_missing"] == 12
 
 

@@ -1,8 +1,11 @@
-"""A benchmark: a file of problems with their answers, and how often and how each problem is sampled."""
+"""A benchmark: problems with their answers, and how often and how each problem is sampled."""
 
+import hashlib
+import json
 import logging
 import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 from bapo_lightning.errors import InputError
 from bapo_lightning.records import file_sha256, read_field, read_jsonl
+from bapo_lightning.tables import read_hub, read_parquet
 from bapo_lightning.types import Message, Prompt, SamplingSettings
 
 _log = logging.getLogger(__name__)
@@ -17,29 +21,31 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BenchmarkData:
-    """What a benchmark's file holds."""
+    """What a benchmark's table holds."""
 
     problems: tuple[Prompt, ...]
-    """Each problem once, in the order of the file."""
+    """Each problem once, in the order of the table."""
 
     repeated_rows: int
-    """Rows that only repeated a problem seen before, in the whole file."""
+    """Rows that only repeated a problem seen before, in the whole table."""
 
     sha256: str
-    """Hash of the file's bytes."""
+    """Hash of the file's bytes; for a data set from the hub, of all its problems and answers."""
 
 
 class Benchmark:
-    """Problems of a JSONL file, each sampled k times.
+    """Problems of a table, each sampled k times.
 
-    A file may hold every problem several times (AIME is often spread that way); repeats are recognised by the
-    text of the problem, used once, and reported. The file is read at first use.
+    A table may hold every problem several times (AIME is often spread that way); repeats are recognised by the
+    text of the problem, used once, and reported. It is read at first use.
 
     Args:
-        path: JSONL file with one problem a line.
-        name: Name in metrics and results, ``val/<name>/avg@<k>``; the file's name without its ending by
-            default.
+        path: A file with the ending ``.jsonl`` (one problem a line) or ``.parquet``; anything else is a hub id
+            (``math-ai/aime25``) or a folder of data files.
+        name: Name in metrics and results, ``val/<name>/avg@<k>``; by default the last part of the path, without its
+            ending.
         k: Samples per problem, at least 1.
+        pass_at: The k of pass@k and pass^k, each 1 … ``k``; by default ``k`` alone.
         temperature: Softmax temperature, >= 0; 0 decodes greedily and allows k = 1 only.
         top_p: Nucleus mass in (0, 1]; 1 samples from the whole distribution.
         top_k: Keep the k most probable tokens; 0 keeps all.
@@ -52,9 +58,12 @@ class Benchmark:
         as_chat: Present a problem as chat messages; False gives plain text, for models without a chat
             template.
         limit: Use the first so many problems; all by default.
+        split: Split of a data set from the hub.
+        config: Configuration of a data set from the hub, where it has several.
+        revision: Branch, tag or commit of a data set from the hub.
 
     Raises:
-        InputError: A value is out of its range; greedy decoding with k > 1.
+        InputError: A value is out of its range; greedy decoding with k > 1; a split for a file.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class Benchmark:
         path: str,
         name: str | None = None,
         k: int = 16,
+        pass_at: list[int] | None = None,
         temperature: float = 0.6,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -73,10 +83,20 @@ class Benchmark:
         system_prompt: str | None = None,
         as_chat: bool = True,
         limit: int | None = None,
+        split: str = "test",
+        config: str | None = None,
+        revision: str | None = None,
     ) -> None:
-        self.path = Path(path)
-        self.name = self.path.stem if name is None else name
+        self.path = path
+        self._kind = {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(path).suffix, "hub")
+        # A hub id may hold dots (``org/model-v1.5``) that begin no ending.
+        own_name = Path(path).name if self._kind == "hub" else Path(path).stem
+        self.name = own_name if name is None else name
         self.k = k
+        self.pass_at = sorted({k} if pass_at is None else set(pass_at))
+        self.split = split
+        self.config = config
+        self.revision = revision
         self.prompt_field = prompt_field
         self.answer_field = answer_field
         self.instruction = instruction
@@ -87,6 +107,11 @@ class Benchmark:
             raise InputError(f"name of a benchmark: only letters, digits and _ . + - are allowed, got {self.name!r}")
         if k < 1:
             raise InputError(f"benchmark {self.name}: k must be at least 1, got {k}")
+        if impossible := [number for number in self.pass_at if not 1 <= number <= k]:
+            raise InputError(
+                f"benchmark {self.name}: pass_at must lie in 1 … k = {k}, got {impossible[0]}; of {k} samples no more "
+                "can be drawn"
+            )
         if limit is not None and limit < 1:
             raise InputError(f"benchmark {self.name}: limit must be at least 1, or null for all, got {limit}")
         if system_prompt is not None and not as_chat:
@@ -102,27 +127,27 @@ class Benchmark:
 
     @cached_property
     def data(self) -> BenchmarkData:
-        """The file's problems, repeats and hash.
+        """The table's problems, repeats and hash.
 
         Raises:
-            InputError: The file is missing, empty or broken, lacks a field, or gives a problem two answers;
-                the message names file and line.
+            InputError: The table is missing, empty or broken, lacks a field, or gives a problem two answers;
+                the message names the place.
         """
-        seen: dict[str, tuple[str, int]] = {}
+        seen: dict[str, tuple[str, str]] = {}
         problems: list[Prompt] = []
+        content = hashlib.sha256()
         num_rows = 0
-        for line, row in read_jsonl(self.path):
+        for where, row in self._rows():
             num_rows += 1
-            where = f"{self.path}:{line}"
             text, answer = self._text_of(row, where), self._answer_of(row, where)
-            known_answer, known_line = seen.setdefault(text, (answer, line))
-            if known_line == line:
-                prompt_id = f"{self.name}/{len(problems)}"
-                problems.append(Prompt(prompt_id, self._messages(text), answer, source=where))
-            elif known_answer != answer:
+            content.update(json.dumps([text, answer]).encode() + b"\n")
+            if text not in seen:
+                seen[text] = (answer, where)
+                problems.append(Prompt(f"{self.name}/{len(problems)}", self._messages(text), answer, source=where))
+            elif seen[text][0] != answer:
                 raise InputError(
-                    f"{where}: repeats the problem of line {known_line} with another answer, {answer!r} "
-                    f"instead of {known_answer!r}; one of them is wrong"
+                    f"{where}: repeats the problem of {seen[text][1]} with another answer, {answer!r} instead of "
+                    f"{seen[text][0]!r}; one of them is wrong"
                 )
         repeated_rows = num_rows - len(problems)
         if repeated_rows:
@@ -130,10 +155,25 @@ class Benchmark:
                 "%s repeats its problems: %d rows hold %d problems; each is used once and sampled k=%d times",
                 *(self.path, num_rows, len(problems), self.k),
             )
-        return BenchmarkData(tuple(problems[: self.limit]), repeated_rows, file_sha256(self.path))
+        sha256 = content.hexdigest() if self._kind == "hub" else file_sha256(self.path)
+        return BenchmarkData(tuple(problems[: self.limit]), repeated_rows, sha256)
+
+    def _rows(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Where a row stands, and the row."""
+        if self._kind == "jsonl":
+            return ((f"{self.path}:{line}", row) for line, row in read_jsonl(self.path))
+        if self._kind == "parquet":
+            return read_parquet(Path(self.path))
+        return self._hub_rows()
+
+    def _hub_rows(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        try:
+            yield from read_hub(self.path, self.split, self.config, self.revision)
+        except InputError as error:
+            raise InputError(f"benchmark {self.name}: {error}") from error
 
     def problems(self) -> list[Prompt]:
-        """The problems, each once, in the order of the file; see `data` for what is raised."""
+        """The problems, each once, in the order of the table; see `data` for what is raised."""
         return list(self.data.problems)
 
     def items(self, rank: int = 0, world_size: int = 1) -> list[tuple[Prompt, int]]:
@@ -154,21 +194,23 @@ class Benchmark:
         return {
             **vars(self.sampling),
             "k": self.k,
+            "pass_at": self.pass_at,
             "prompt_field": self.prompt_field,
             "answer_field": self.answer_field,
             "instruction": self.instruction,
             "system_prompt": self.system_prompt,
             "as_chat": self.as_chat,
             "limit": self.limit,
+            **({"split": self.split, "config": self.config, "revision": self.revision} if self._kind == "hub" else {}),
         }
 
-    def _text_of(self, row: dict[str, Any], where: str) -> str:
+    def _text_of(self, row: Mapping[str, Any], where: str) -> str:
         text = read_field(row, self.prompt_field, where)
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{where}: field '{self.prompt_field}' must be a non-empty text, got {text!r}")
         return text.strip()
 
-    def _answer_of(self, row: dict[str, Any], where: str) -> str:
+    def _answer_of(self, row: Mapping[str, Any], where: str) -> str:
         value = read_field(row, self.answer_field, where)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]

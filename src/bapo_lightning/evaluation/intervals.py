@@ -25,7 +25,7 @@ def problem_interval(scores: Sequence[float], seed: int = 0) -> Interval | None:
     """Percentile bootstrap over problems: what the score would be on other problems of the same kind (Efron 1979).
 
     Args:
-        scores: One a problem, in [0, 1].
+        scores: One a problem; a score in [0, 1], or a difference of two.
         seed: Names the 10,000 resamples; equal arguments give equal intervals.
 
     Returns:
@@ -36,8 +36,11 @@ def problem_interval(scores: Sequence[float], seed: int = 0) -> Interval | None:
         return None
     values = torch.tensor(scores, dtype=torch.float64)
     stream = generator(seed, "bootstrap", len(scores))
-    means = torch.stack(
-        [values[torch.randint(len(values), (len(values),), generator=stream)].mean() for _ in range(RESAMPLES)]
+    # In parts of a few megabytes, however many problems there are.
+    rows = max(1, 1_000_000 // len(values))
+    parts = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
+    means = torch.cat(
+        [values[torch.randint(len(values), (part, len(values)), generator=stream)].mean(1) for part in parts]
     )
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Interval(low, high)

@@ -1,4 +1,4 @@
-"""Scores of repeated sampling: avg@k, pass@k and maj@k."""
+"""Scores of repeated sampling: avg@k, pass@k, pass^k and maj@k."""
 
 from collections import Counter
 from math import comb
@@ -24,14 +24,38 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     Raises:
         InputError: A count is out of its range; k > n cannot be estimated.
     """
-    if n < 1:
-        raise InputError(f"pass@k: n must be at least 1, got {n}")
-    if not 0 <= c <= n:
-        raise InputError(f"pass@k: c, the number of correct samples, must lie in 0 … n = {n}, got {c}")
-    if not 1 <= k <= n:
-        raise InputError(f"pass@k: k must lie in 1 … n = {n}, got {k}")
+    _check_counts("pass@k", n, c, k)
     total = comb(n, k)
     return (total - comb(n - c, k)) / total
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Probability that k of n samples, drawn without replacement, are all correct (Yao et al. 2024, τ-bench).
+
+    The estimate is unbiased: ``C(c, k) / C(n, k)``, in exact integers and rounded once.
+
+    Args:
+        n: Samples of the problem, at least 1.
+        c: Correct ones among them, 0 … n.
+        k: Samples drawn, 1 … n.
+
+    Returns:
+        A probability in [0, 1].
+
+    Raises:
+        InputError: A count is out of its range; k > n cannot be estimated.
+    """
+    _check_counts("pass^k", n, c, k)
+    return comb(c, k) / comb(n, k)
+
+
+def _check_counts(name: str, n: int, c: int, k: int) -> None:
+    if n < 1:
+        raise InputError(f"{name}: n must be at least 1, got {n}")
+    if not 0 <= c <= n:
+        raise InputError(f"{name}: c, the number of correct samples, must lie in 0 … n = {n}, got {c}")
+    if not 1 <= k <= n:
+        raise InputError(f"{name}: k must lie in 1 … n = {n}, got {k}")
 
 
 class AverageAtK(KeyedMetric):
@@ -64,6 +88,22 @@ class PassAtK(KeyedMetric):
     def _score(self, samples: list[Sample]) -> float | None:
         verdicts = [verdict for verdict, _ in samples if verdict is not None]
         return pass_at_k(len(verdicts), sum(verdicts), min(self.k, len(verdicts))) if verdicts else None
+
+
+class PassHatK(KeyedMetric):
+    """pass^k: the unbiased `pass_hat_k` over all samples of each problem, averaged over problems.
+
+    Missing verdicts are left out. When they leave fewer than k samples, all that remain are drawn: an upper bound. See
+    `KeyedMetric` for ``update``.
+
+    Args:
+        k: Samples drawn, at least 1; a problem with fewer samples is refused.
+        **kwargs: What every `torchmetrics.Metric` takes.
+    """
+
+    def _score(self, samples: list[Sample]) -> float | None:
+        verdicts = [verdict for verdict, _ in samples if verdict is not None]
+        return pass_hat_k(len(verdicts), sum(verdicts), min(self.k, len(verdicts))) if verdicts else None
 
 
 class MajorityAtK(KeyedMetric):

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from bapo_lightning.errors import InputError
 from bapo_lightning.evaluation.benchmark import Benchmark
 from bapo_lightning.evaluation.intervals import interval_records
 from bapo_lightning.evaluation.keyed_metric import KeyedMetric
-from bapo_lightning.evaluation.metrics import AverageAtK, MajorityAtK, PassAtK
+from bapo_lightning.evaluation.metrics import AverageAtK, MajorityAtK, PassAtK, PassHatK
 from bapo_lightning.types import FinishReason, Score
 
 FORMAT = 1
@@ -41,7 +41,12 @@ class SampleResult:
 
 
 def benchmark_result(
-    benchmark: Benchmark, samples: Sequence[SampleResult], *, seed: int, update: int
+    benchmark: Benchmark,
+    samples: Sequence[SampleResult],
+    *,
+    seed: int,
+    update: int,
+    made_by: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make the record of a finished benchmark.
 
@@ -50,16 +55,11 @@ def benchmark_result(
         samples: The results of all ranks, in any order; repeats of a (problem, sample) pair count once.
         seed: Seed of the run; sampling seeds derive from it.
         update: Policy updates behind the evaluated weights.
+        made_by: Plain values that say what answered and what judged: model, checkpoint, engine, reward, template.
 
     Returns:
         Plain values, ready for JSON:
-        ``benchmark``, ``update``, ``seed``; ``scores`` with ``avg@k`` and, for k > 1, ``pass@k`` and
-        ``maj@k`` (means over problems in [0, 1], null when every verdict is missing); ``intervals``, for each score a
-        95 % interval [low, high] over ``problems`` (bootstrap) and, for avg@k, over ``samples``; ``num_problems``,
-        ``num_samples``, ``num_missing``; ``truncation_rate`` (share of samples cut by the token limit);
-        ``status`` (samples by status); ``mean_response_tokens``; ``problems`` (per problem: ``correct`` of
-        ``scored`` samples); ``data`` (``path``, ``sha256``, ``repeated_rows``); ``settings``
-        (`Benchmark.settings`).
+        the fields of ``results.json``, which docs/evaluation.md describes one by one.
 
     Raises:
         ValueError: A sample is lacking, or belongs to no problem of the benchmark.
@@ -68,7 +68,9 @@ def benchmark_result(
     rows = list(table.values())
     metrics: dict[str, KeyedMetric] = {f"avg@{benchmark.k}": AverageAtK(benchmark.k, sync_on_compute=False)}
     if benchmark.k > 1:
-        metrics[f"pass@{benchmark.k}"] = PassAtK(benchmark.k, sync_on_compute=False)
+        for drawn in benchmark.pass_at:
+            metrics[f"pass@{drawn}"] = PassAtK(drawn, sync_on_compute=False)
+            metrics[f"pass^{drawn}"] = PassHatK(drawn, sync_on_compute=False)
         metrics[f"maj@{benchmark.k}"] = MajorityAtK(benchmark.k, sync_on_compute=False)
     for metric in metrics.values():
         metric.update(
@@ -97,11 +99,12 @@ def benchmark_result(
         "mean_response_tokens": sum(row.num_tokens for row in rows) / len(rows),
         "problems": per_problem,
         "data": {
-            "path": str(benchmark.path),
+            "path": benchmark.path,
             "sha256": benchmark.data.sha256,
             "repeated_rows": benchmark.data.repeated_rows,
         },
         "settings": benchmark.settings(),
+        "made_by": dict(made_by or {}),
     }
 
 

@@ -5,8 +5,9 @@ What belongs here: anything that holds or reads weights. `Policy` wraps one Hugg
 term compares with. To train a model that transformers does not load, subclass `Policy` and override `build_model`.
 """
 
+from bapo_lightning.models.digest import weights_digest
 from bapo_lightning.models.lora import LoRA
 from bapo_lightning.models.policy import Policy, TokenScores
 from bapo_lightning.models.reference import Reference, make_reference
 
-__all__ = ["LoRA", "Policy", "Reference", "TokenScores", "make_reference"]
+__all__ = ["LoRA", "Policy", "Reference", "TokenScores", "make_reference", "weights_digest"]

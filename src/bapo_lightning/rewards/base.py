@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from bapo_lightning.errors import InputError
 from bapo_lightning.types import Score, Trajectory
@@ -49,6 +50,10 @@ class Reward(ABC):
             [t.prompt.answer for t in trajectories],
             [t.completion.finish_reason for t in trajectories],
         )
+
+    def settings(self) -> dict[str, Any]:
+        """How answers are found and judged, as plain values that are written beside benchmark scores."""
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}"}
 
     def close(self) -> None:
         """Release what the reward holds. It may be used again afterwards."""

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from bapo_lightning.errors import InputError
 from bapo_lightning.rewards.base import Reward
@@ -101,6 +102,10 @@ class CombinedReward(Reward):
             if self.weights[name] != 0.0:
                 total += math.nan if value is None else self.weights[name] * value
         return total
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the verdict."""
+        return self.correctness.settings()
 
     def close(self) -> None:
         """Release what the parts hold."""

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from bapo_lightning.errors import InputError
 from bapo_lightning.rewards.base import Reward, check_lengths
@@ -127,6 +128,11 @@ class MathReward(Reward):
         status = next((outcome for outcome in ("correct", *_MISSING) if outcome in outcomes), status)
         value = math.nan if status in _MISSING else self.correct if status == "correct" else self.wrong
         return Score(value, status, None if answer is None else _canonical(answer, golds[0]))
+
+    def settings(self) -> dict[str, Any]:
+        """What decides a verdict."""
+        think_tags = None if self.think_tags is None else list(self.think_tags)
+        return {**super().settings(), "think_tags": think_tags, "plain_text": self.plain_text}
 
     def close(self) -> None:
         """End the processes of math-verify; a later call of `score` starts new ones."""

@@ -158,7 +158,7 @@ def guard_eval() -> None:
     sympy turns text into objects through Python's ``eval``. math-verify hands it the numbers of an answer; should a
     path appear by which other text gets there, it ends here and not in the interpreter.
     """
-    from sympy.parsing import sympy_parser
+    from sympy.parsing import sympy_parser  # type: ignore[import-untyped]
 
     sympy_parser.eval = _eval_atoms
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.errors import InputError
 from bapo_lightning.records import read_jsonl
+from bapo_lightning.tables import read_parquet
 from bapo_lightning.tasks.rows import RowPrompts
 
 
@@ -47,19 +47,5 @@ class ParquetPrompts(RowPrompts):
 
     def rows(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         """Rows of the file, numbered from 0."""
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise InputError("Parquet files need pyarrow: pip install 'bapo-lightning[data]'") from error
-        if not self.path.is_file():
-            raise InputError(f"{self.path} does not exist")
-        try:
-            table = parquet.read_table(self.path)
-        except (OSError, pyarrow.ArrowException) as error:
-            raise InputError(f"{self.path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-        if table.num_rows == 0:
-            raise InputError(f"{self.path} has no rows")
-        batches = (row for batch in table.to_batches() for row in batch.to_pylist())
-        for number, row in enumerate(batches):
-            yield f"{self.path}, row {number}", f"{self.path.stem}/{number}", row
+        for number, (where, row) in enumerate(read_parquet(self.path)):
+            yield where, f"{self.path.stem}/{number}", row

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bapo_lightning.errors import InputError
+from bapo_lightning.tables import read_hub
 from bapo_lightning.tasks.rows import RowPrompts
 
 
@@ -32,18 +33,9 @@ class HubPrompts(RowPrompts):
 
     def rows(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         """Rows of the split, numbered from 0."""
+        name = self.repo.rstrip("/").rpartition("/")[2]
         try:
-            from datasets import load_dataset
-            from datasets.exceptions import DatasetsError
-        except ImportError as error:
-            raise InputError("data sets from the hub need datasets: pip install 'bapo-lightning[data]'") from error
-        name = f"{self.repo}[{self.split}]"
-        try:
-            data = load_dataset(self.repo, self.config, split=self.split, revision=self.revision)
-        except (OSError, ValueError, DatasetsError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InputError(f"data.task.repo: cannot load {name}: {reason}") from error
-        if len(data) == 0:
-            raise InputError(f"data.task.repo: {name} has no rows")
-        for number, row in enumerate(data):
-            yield f"{name}, row {number}", f"{self.repo.rstrip('/').rpartition('/')[2]}/{number}", row
+            for number, (where, row) in enumerate(read_hub(self.repo, self.split, self.config, self.revision)):
+                yield where, f"{name}/{number}", row
+        except InputError as error:
+            raise InputError(f"data.task.repo: {error}") from error
