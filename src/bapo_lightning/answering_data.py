@@ -85,7 +85,17 @@ class AnsweringDataModule(LightningDataModule):
         """
         deck = PromptDeck.from_task(self.task, self.module.policy.tokenizer, self.max_prompt_tokens, self.seed)
         self._require_positions("data.sampling", self.sampling, deck.longest)
+        self._require_one_pass(deck.longest + self.sampling.max_new_tokens)
         return deck
+
+    def _require_one_pass(self, longest: int) -> None:
+        """Refuse a limit of tokens that a response may outgrow after hours."""
+        limit = self.module.micro_batch_tokens
+        if limit is not None and limit < longest:
+            raise InputError(
+                f"model.micro_batch_tokens is {limit}, but a prompt with its response may have {longest} tokens (the "
+                f"longest prompt and data.sampling.max_new_tokens); raise it to at least {longest}"
+            )
 
     def _require_positions(self, key: str, sampling: SamplingSettings, longest_prompt: int) -> None:
         limit = self.module.policy.max_length

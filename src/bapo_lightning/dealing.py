@@ -57,4 +57,5 @@ class Dealing:
             )
 
         order = update_order(len(groups), self.groups_per_update, self.inner_epochs, seed=seed, phase=phase)
-        return PhaseLoader(groups, [rank_share(update, rank, world_size) for update in order], collate)
+        num_tokens = [sum(len(t.prompt_ids) + len(t.completion.token_ids) for t in group) for group in groups]
+        return PhaseLoader(groups, [rank_share(update, rank, world_size, num_tokens) for update in order], collate)

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from bapo_lightning.answering_module import AnsweringModule
 from bapo_lightning.clipping import BAPOClip, ClipBounds, ClippingStrategy
 from bapo_lightning.errors import InputError
+from bapo_lightning.micro_batches import MicroBatch, cut_by_responses, cut_by_tokens
 from bapo_lightning.models import Policy, Reference, TokenScores, make_reference
 from bapo_lightning.objective import (
     AggregationMode,
@@ -28,10 +29,8 @@ from bapo_lightning.resuming import close_finished_phase, reopen_unfinished_phas
 from bapo_lightning.statistics_pass import StatisticsPass, score_before_bounds
 from bapo_lightning.types import Sealed, TokenBatch
 from bapo_lightning.update import (
-    MicroBatch,
     PartResult,
     UpdateRecord,
-    cut_into_micro_batches,
     find_bounds,
     join_rows,
     record_update,
@@ -65,6 +64,9 @@ class PolicyModule(AnsweringModule):
         entropy_coefficient: Weight of an entropy bonus, dimensionless; 0 is none.
         max_grad_norm: Gradients are scaled down to this global norm, > 0; None leaves them.
         micro_batch_size: Responses in one forward and backward pass of a rank, ≥ 1; None takes all at once.
+        micro_batch_tokens: In place of ``micro_batch_size``: tokens in one forward and backward pass of a rank, prompts
+            and padding included, at least those of the longest prompt and response. Responses of like length share a
+            pass, and passes are of like size.
         bounds_scope: ``update`` finds one window for the whole update, over all ranks, whatever the micro-batches.
             ``micro_batch`` finds one for each, over all ranks, as the authors' code does: the loss then depends on
             ``micro_batch_size``.
@@ -88,6 +90,7 @@ class PolicyModule(AnsweringModule):
         entropy_coefficient: float = 0.0,
         max_grad_norm: float | None = 1.0,
         micro_batch_size: int | None = None,
+        micro_batch_tokens: int | None = None,
         bounds_scope: BoundsScope = "update",
         statistics_pass: StatisticsPass = "auto",
     ) -> None:
@@ -96,8 +99,11 @@ class PolicyModule(AnsweringModule):
             raise InputError(f"model.kl_coefficient must be >= 0, got {kl_coefficient}")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InputError(f"model.max_grad_norm must be > 0 or null, got {max_grad_norm}")
-        if micro_batch_size is not None and micro_batch_size < 1:
-            raise InputError(f"model.micro_batch_size must be at least 1 or null, got {micro_batch_size}")
+        for name, count in (("micro_batch_size", micro_batch_size), ("micro_batch_tokens", micro_batch_tokens)):
+            if count is not None and count < 1:
+                raise InputError(f"model.{name} must be at least 1 or null, got {count}")
+        if micro_batch_size is not None and micro_batch_tokens is not None:
+            raise InputError("model.micro_batch_size and model.micro_batch_tokens both cut an update; set one of them")
         for name, value, options in (
             ("bounds_scope", bounds_scope, BoundsScope),
             ("statistics_pass", statistics_pass, StatisticsPass),
@@ -123,6 +129,7 @@ class PolicyModule(AnsweringModule):
         self.entropy_coefficient = entropy_coefficient
         self.max_grad_norm = max_grad_norm
         self.micro_batch_size = micro_batch_size
+        self.micro_batch_tokens = micro_batch_tokens
         self.bounds_scope = bounds_scope
         self.statistics_pass = statistics_pass
         self.last_update: UpdateRecord | None = None
@@ -144,7 +151,8 @@ class PolicyModule(AnsweringModule):
         if self.trainer.accumulate_grad_batches != 1:
             raise InputError(
                 "trainer.accumulate_grad_batches does not apply here: one batch is one update. Use "
-                "model.micro_batch_size to fit an update into memory, or data.groups_per_update to change its size"
+                "model.micro_batch_size or model.micro_batch_tokens to fit an update into memory, or "
+                "data.groups_per_update to change its size"
             )
         if self.trainer.precision == "16-mixed":
             raise InputError("trainer.precision=16-mixed scales the gradients that we clip; use bf16-mixed")
@@ -186,7 +194,7 @@ class PolicyModule(AnsweringModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         version = self.trainer.global_step
-        parts = cut_into_micro_batches(batch, self.micro_batch_size)
+        batch, parts = self._cut(batch)
         count = aggregation_denominator(batch.loss_mask, self.aggregation, batch.length_limit)
         # DDP and FSDP2 average gradients over ranks, so each rank divides by its share of the whole count.
         denominator = self._reduce_over_ranks(count, "sum") / self.trainer.world_size
@@ -213,12 +221,30 @@ class PolicyModule(AnsweringModule):
         if scheduler is not None:
             scheduler.step()  # type: ignore[union-attr]
 
+    def _cut(self, batch: TokenBatch) -> tuple[TokenBatch, list[MicroBatch]]:
+        """Cut an update into micro-batches; by tokens, its responses are put in order first."""
+        if self.micro_batch_tokens is None:
+            return batch, cut_by_responses(batch, self.micro_batch_size)
+        layout = {"one_row": self.policy.reads_one_row, "packs": self.policy.packs}
+        whole, parts = cut_by_tokens(batch, self.micro_batch_tokens, **layout)
+        # A rank that waits for others can as well make smaller passes.
+        most = self._most_over_ranks(len(parts))
+        return (
+            (whole, parts)
+            if most == len(parts)
+            else cut_by_tokens(batch, self.micro_batch_tokens, **layout, at_least=most)
+        )
+
+    @property
+    def _cuts_updates(self) -> bool:
+        return self.micro_batch_size is not None or self.micro_batch_tokens is not None
+
     def _learn_in_one_window(
         self, batch: TokenBatch, parts: list[MicroBatch], denominator: float
     ) -> tuple[list[PartResult], ClipBounds]:
         """Add up the gradient of an update whose bounds were found for all of it."""
         # Asked of all ranks, since what follows differs in its collectives: one of them may have a single micro-batch.
-        several = self.micro_batch_size is not None and self._most_over_ranks(len(parts)) > 1
+        several = self._cuts_updates and self._most_over_ranks(len(parts)) > 1
         bounds, scores = self._find_bounds(batch, parts, several)
         results = []
         for number, part in enumerate(parts):

@@ -8,8 +8,8 @@ import psutil
 import torch
 from torch import Tensor
 
+from bapo_lightning.micro_batches import MicroBatch
 from bapo_lightning.models import Policy, TokenScores
-from bapo_lightning.update import MicroBatch
 
 StatisticsPass = Literal["auto", "keep_graphs", "extra_forward"]
 """``keep_graphs``: one forward pass a micro-batch, whose graphs wait for the bounds: no extra time, more memory.
@@ -95,6 +95,4 @@ def free_bytes(device: torch.device) -> int:
 
 def _num_tokens(parts: Sequence[MicroBatch]) -> int:
     """Positions that the model computes, padding included."""
-    return sum(
-        part.batch.num_responses * (part.batch.prompt_ids.shape[1] + part.batch.response_ids.shape[1]) for part in parts
-    )
+    return sum(part.batch.num_responses * int(part.batch.lengths.max()) for part in parts if part.batch.num_responses)

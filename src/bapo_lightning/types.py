@@ -246,6 +246,11 @@ class TokenBatch:
         """B, empty responses included."""
         return self.response_ids.shape[0]
 
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64; tokens of each prompt and response together."""
+        return self.prompt_mask.sum(1) + self.response_mask.sum(1)
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "TokenBatch":
         """Copy to a device (the spelling that Lightning's batch transfer looks for)."""
         tensors: dict[str, Any] = {
@@ -266,6 +271,11 @@ class TokenBatch:
             if isinstance(value, Tensor) and value.ndim == 2
         }
         return replace(self, **cut, rewards=self.rewards[start:stop])
+
+    def take(self, order: Tensor) -> "TokenBatch":
+        """The responses with these numbers, [b] int64, in that order."""
+        taken: dict[str, Any] = {name: value[order] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **taken)
 
     @classmethod
     def from_trajectories(

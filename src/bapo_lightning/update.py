@@ -8,33 +8,10 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.clipping import ClipBounds, ClippingStrategy, Surrogate, call_bounds, measure_shares
+from bapo_lightning.micro_batches import MicroBatch
 from bapo_lightning.models import TokenScores
 from bapo_lightning.objective import log_ratio
 from bapo_lightning.types import TokenBatch
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Some responses of an update, cut to their own width."""
-
-    batch: TokenBatch
-    """Responses ``start … stop-1`` of the update."""
-
-    start: int
-    stop: int
-
-    @property
-    def width(self) -> int:
-        """Response tokens of the longest response in it."""
-        return self.batch.response_ids.shape[1]
-
-
-def cut_into_micro_batches(batch: TokenBatch, size: int | None) -> list[MicroBatch]:
-    """Cut an update into parts of at most ``size`` responses, in order; None leaves it whole."""
-    size = size or max(batch.num_responses, 1)
-    starts = range(0, batch.num_responses, size)
-    stops = [min(start + size, batch.num_responses) for start in starts]
-    return [MicroBatch(batch.rows(a, b), a, b) for a, b in zip(starts, stops, strict=True)]
 
 
 @dataclass(frozen=True)

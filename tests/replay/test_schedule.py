@@ -62,3 +62,23 @@ def test_numbers_that_do_not_fit_name_their_keys(numbers, message):
 def test_ranks_that_do_not_divide_an_update():
     with pytest.raises(InputError, match=r"data\.groups_per_update \(6\) must be a multiple of the number of ranks"):
         rank_share([0, 1, 2, 3, 4, 5], 0, 4)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.data())
+def test_ranks_get_like_numbers_of_tokens(world_size, share, data):
+    count = world_size * share
+    tokens = data.draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count))
+    update = data.draw(st.permutations(range(count)))
+    shares = [rank_share(update, rank, world_size, tokens) for rank in range(world_size)]
+    assert sorted(g for s in shares for g in s) == sorted(update)
+    assert all(len(s) == share for s in shares)
+    for s in shares:
+        assert s == [g for g in update if g in s]
+    # Every rank's load is within the largest group of any other's, per group: the classical bound of greedy dealing.
+    loads = [sum(tokens[g] for g in s) for s in shares]
+    assert max(loads) - min(loads) <= share * max(tokens) - share * min(tokens)
+
+
+def test_the_largest_groups_go_to_different_ranks():
+    # 100 and 90 apart; then 20 to the lighter rank, and the last place is left for 10.
+    assert [rank_share([0, 1, 2, 3], rank, 2, [100, 20, 90, 10]) for rank in (0, 1)] == [[0, 3], [1, 2]]

@@ -15,6 +15,7 @@ from bapo_lightning.errors import InputError
 from bapo_lightning.models.location import locate_model
 from bapo_lightning.models.log_probs import scores_from_logits, token_log_probs
 from bapo_lightning.models.lora import LoRA
+from bapo_lightning.models.sequences import Sequences, in_one_row, in_packed_rows, in_rows, keeps_sequences_apart
 from bapo_lightning.types import Completion, TokenBatch
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ class Policy(nn.Module):
         lora: Train adapters instead of all weights.
         gradient_checkpointing: Recompute activations in the backward pass: less memory, about a third more time.
         log_prob_chunk_size: Tokens whose logits are held at once, > 0.
+        packing: Let short responses share a row when a micro-batch is scored, or all of them one row where attention is
+            a flash-attention kernel. Tried once on the model; where sequences of a row would see each other, each
+            response gets a row, and the log says so.
         from_pretrained: Further arguments for ``from_pretrained``, for example ``{gguf_file: model.gguf}`` or
             ``{revision: main}``.
 
@@ -65,6 +69,7 @@ class Policy(nn.Module):
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
         log_prob_chunk_size: int = 1024,
+        packing: bool = True,
         from_pretrained: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -79,6 +84,7 @@ class Policy(nn.Module):
         self.lora = lora
         self.gradient_checkpointing = gradient_checkpointing
         self.log_prob_chunk_size = log_prob_chunk_size
+        self.packing = packing
         self.from_pretrained = dict(from_pretrained or {})
         self.model = None
 
@@ -150,6 +156,21 @@ class Policy(nn.Module):
             return AutoTokenizer.from_pretrained(location, padding_side="left", **extra)
 
     @property
+    def reads_one_row(self) -> bool:
+        """Whether a micro-batch is scored as one row without padding."""
+        return self.packs and "flash" in str(getattr(self.model.config, "_attn_implementation", ""))
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether several responses may share a row: asked for, and this model keeps them apart."""
+        return self.packing and keeps_sequences_apart(self.model)
+
+    def _lay_out(self, batch: TokenBatch) -> Sequences:
+        if self.reads_one_row:
+            return in_one_row(batch)
+        return in_packed_rows(batch) if self.packs else in_rows(batch)
+
+    @property
     def has_adapters(self) -> bool:
         """Whether adapters are trained instead of the weights themselves."""
         return self.lora is not None
@@ -188,25 +209,15 @@ class Policy(nn.Module):
         Returns:
             Log-probs and entropies, [B, T], differentiable where the weights are; exactly 0 under padding.
         """
-        input_ids = torch.cat([batch.prompt_ids, batch.response_ids], dim=1)
-        attention_mask = torch.cat([batch.prompt_mask, batch.response_mask], dim=1)
-        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask.long(),
-            "position_ids": position_ids,
-            "use_cache": False,
-        }
-        # Token t is drawn from the state one position earlier; the last state predicts nothing that was sampled.
-        scored = slice(batch.prompt_ids.shape[1] - 1, input_ids.shape[1] - 1)
+        sequences = self._lay_out(batch)
         mask = batch.response_mask
         targets = batch.response_ids[mask]
         head = self.model.get_output_embeddings()
         if any(getattr(self.model.config, name, None) is not None for name in _LOGIT_TRANSFORMS):
-            logits = self.model(**inputs).logits[:, scored][mask]
+            logits = sequences.select(self.model(**sequences.inputs, use_cache=False).logits)
             log_probs, entropy = scores_from_logits(logits, targets, batch.temperature)
         else:
-            hidden = self.model.base_model(**inputs).last_hidden_state[:, scored][mask]
+            hidden = sequences.select(self.model.base_model(**sequences.inputs, use_cache=False).last_hidden_state)
             log_probs, entropy = token_log_probs(
                 hidden,
                 head.weight,

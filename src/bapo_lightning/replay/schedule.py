@@ -47,16 +47,18 @@ def update_order(num_groups: int, groups_per_update: int, inner_epochs: int, see
     return order
 
 
-def rank_share(update: Sequence[int], rank: int, world_size: int) -> list[int]:
+def rank_share(update: Sequence[int], rank: int, world_size: int, num_tokens: Sequence[int] | None = None) -> list[int]:
     """Groups of one update that a rank trains on; groups stay whole, and ranks get equally many.
 
     Args:
         update: Group positions of the update, all ranks together.
         rank: This rank, 0 … world_size-1.
         world_size: Number of ranks.
+        num_tokens: Tokens of every group of the phase, by position. With them the largest group goes to the rank that
+            has the fewest tokens so far, and so on, so that no rank waits long for another; without, ranks take slices.
 
     Returns:
-        This rank's positions; the shares of all ranks, one after the other, are the update.
+        This rank's positions, in the order of the update; the shares of all ranks together are the update.
 
     Raises:
         InputError: The groups cannot be shared equally.
@@ -67,4 +69,14 @@ def rank_share(update: Sequence[int], rank: int, world_size: int) -> list[int]:
             "a group stays on one rank"
         )
     share = len(update) // world_size
-    return list(update[rank * share : (rank + 1) * share])
+    if num_tokens is None:
+        return list(update[rank * share : (rank + 1) * share])
+    owner: dict[int, int] = {}
+    tokens, counts = [0] * world_size, [0] * world_size
+    for group in sorted(update, key=lambda position: (-num_tokens[position], position)):
+        # An index breaks ties, so that all ranks come to the same shares.
+        to = min((r for r in range(world_size) if counts[r] < share), key=lambda r: (tokens[r], r))
+        owner[group] = to
+        tokens[to] += num_tokens[group]
+        counts[to] += 1
+    return [group for group in update if owner[group] == rank]
